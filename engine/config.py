@@ -1,0 +1,52 @@
+"""Engine settings: one frozen model, shared by the server, the pipeline's params.yaml and provenance."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Backend = Literal["cpu", "cuda"]
+ComputeDtype = Literal["auto", "bfloat16", "float32"]
+KvDtype = Literal["auto", "bfloat16", "float32"]
+
+
+class EngineConfig(BaseModel):
+    """What is asked of an engine. What is derived from it (resolved dtype, pool size) is reported, not stored here."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    backend: Backend = "cpu"
+    compute_dtype: ComputeDtype = Field(
+        "auto", description="auto: bfloat16 where the ISA has it, else float32"
+    )
+    kv_dtype: KvDtype = Field("auto", description="auto: the compute dtype")
+    block_size: int = Field(16, ge=1, le=256, description="tokens per KV block")
+    max_model_len: int = Field(2048, ge=2, description="tokens of prompt + output that one request may have")
+    max_num_seqs: int = Field(16, ge=1, description="requests that run at once")
+    max_num_batched_tokens: int = Field(512, ge=1, description="token budget of one step")
+    prefill_chunk_tokens: int = Field(256, ge=1, description="chunk ends lie at absolute multiples of this")
+    max_queue: int = Field(256, ge=1, description="waiting requests beyond which 429 is answered")
+    kv_pool_bytes: int | None = Field(
+        None, ge=1, description="bytes of KV blocks; null: from memory_limit_bytes"
+    )
+    memory_limit_bytes: int = Field(
+        2 * 1024**3, ge=1, description="weights + activations + KV of the engine core"
+    )
+    prefix_caching: bool = True
+    threads: int | None = Field(None, ge=1, description="compute threads; null: all cores")
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _chunk_fits_budget(self) -> Self:
+        if self.prefill_chunk_tokens > self.max_num_batched_tokens:
+            raise ValueError(
+                f"prefill_chunk_tokens is {self.prefill_chunk_tokens} but the step budget max_num_batched_tokens is "
+                f"{self.max_num_batched_tokens}; a chunk must fit one step: lower the first or raise the second"
+            )
+        if self.prefill_chunk_tokens % self.block_size:
+            raise ValueError(
+                f"prefill_chunk_tokens is {self.prefill_chunk_tokens}, not a multiple of block_size {self.block_size}; "
+                "chunks must end on block edges"
+            )
+        return self

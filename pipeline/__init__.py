@@ -1,0 +1,1 @@
+"""The stages of a trial: build artifacts, run evaluations and load tests, judge, report."""

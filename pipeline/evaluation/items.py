@@ -1,0 +1,123 @@
+"""What a regression set is: a folder of JSONL files with ``manifest.yaml``, and the typed items in it.
+
+evalsets/core/
+  manifest.yaml        name, version, composition, changelog
+  expectations.json    the Great Expectations suite
+  items/*.jsonl        one file a scenario
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from engine.artifact import Named
+from pipeline.errors import SeatrialError
+
+EVALSETS = Path("evalsets")
+
+Kind = Literal["choice", "extract", "code", "math", "instruct", "long_context", "chat"]
+Origin = Literal["production", "pinned", "written", "imported"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Message(_Strict):
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class Grader(_Strict):
+    """Which grader of ``pipeline.evaluation.graders`` judges an item, and its parameters."""
+
+    name: str
+    params: dict[str, Any] = {}
+
+
+class Item(_Strict):
+    """One question. ``prompt`` is raw text (choice: the context that each choice continues), ``messages`` a chat."""
+
+    id: str = Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")
+    scenario: str
+    kind: Kind
+    origin: Origin
+    week: str = Field(pattern=r"^\d{4}-W\d{2}$", description="ISO week in which it came in")
+    source: str = Field(description="items of one source are correlated: the cluster in statistics")
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    choices: list[str] | None = None
+    reference: Any = Field(None, description="choice: 0-based index; others as the grader says")
+    grader: Grader
+    max_tokens: int = Field(0, ge=0, description="0 for choice")
+    watches_for: str | None = Field(None, description="pinned cases: the mistake it guards against")
+
+
+class Manifest(_Strict):
+    """``manifest.yaml``. ``content_digest`` makes any change of content without a new version an error."""
+
+    name: str
+    version: str
+    description: str
+    scenarios: dict[str, dict[str, Any]] = Field(description="scenario: {items: n, pinned: m, kind: ...}")
+    content_digest: str
+    changelog: list[dict[str, str]]
+
+
+class Evalset(_Strict):
+    manifest: Manifest
+    items: list[Item]
+
+    @property
+    def identity(self) -> Named:
+        return Named(
+            name=f"{self.manifest.name}-v{self.manifest.version}", digest=self.manifest.content_digest
+        )
+
+
+def content_digest(folder: Path) -> str:
+    """sha256 over the names and bytes of ``items/*.jsonl``."""
+    h = hashlib.sha256()
+    for path in sorted((folder / "items").glob("*.jsonl")):
+        h.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return h.hexdigest()
+
+
+def load_evalset(folder: Path) -> Evalset:
+    """Reads a regression set.
+
+    Raises:
+        SeatrialError: a missing file, or a line that does not parse, named as file:line.
+    """
+    manifest_path = folder / "manifest.yaml"
+    if not manifest_path.is_file():
+        raise SeatrialError(
+            f"{manifest_path} not found; an evalset is a folder with manifest.yaml and items/*.jsonl"
+        )
+    try:
+        manifest = Manifest.model_validate(yaml.safe_load(manifest_path.read_text(encoding="utf-8")))
+    except (yaml.YAMLError, ValidationError) as e:
+        raise SeatrialError(f"{manifest_path}: {e}") from e
+    items: list[Item] = []
+    for path in sorted((folder / "items").glob("*.jsonl")):
+        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+            if not line.strip():
+                continue
+            try:
+                items.append(Item.model_validate_json(line))
+            except ValidationError as e:
+                first = e.errors()[0]
+                where = ".".join(map(str, first["loc"]))
+                raise SeatrialError(
+                    f"{path}:{number}: {where + ': ' if where else ''}{first['msg']}; mend or remove that line"
+                ) from e
+    if not items:
+        raise SeatrialError(
+            f"{folder / 'items'} has no items; expected at least one *.jsonl with one JSON item a line"
+        )
+    return Evalset(manifest=manifest, items=items)

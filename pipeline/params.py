@@ -1,0 +1,100 @@
+"""params.yaml as typed models. An unknown key, tier or policy is an error that names the file and the key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from engine.config import EngineConfig
+from pipeline.errors import SeatrialError
+
+PARAMS = Path("params.yaml")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelParams(_Strict):
+    source: str = Field(description="wheel:NAME==VERSION:PATH | hf:ORG/NAME@REVISION | path:DIR | gguf:FILE")
+    sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$", description="of the wheel or the GGUF file")
+
+
+class EvaluationParams(_Strict):
+    evalset: str = Field("core", description="folder below evalsets/")
+    concurrency: int = Field(16, ge=1)
+    items: int | None = Field(None, ge=1, description="items per scenario; null: all")
+
+
+class LoadParams(_Strict):
+    profile: str = Field("ci", description="file below loadtests/profiles/, without .yaml")
+    seed: int = 20261129
+
+
+class ReleaseParams(_Strict):
+    candidate: str
+    reference: str
+
+
+class Params(_Strict):
+    model: ModelParams
+    tiers: list[str] = Field(min_length=1)
+    quantization: dict[str, dict[str, Any]]
+    engine: EngineConfig
+    evaluation: EvaluationParams
+    load: LoadParams
+    gate: dict[str, Any] = Field(description="read by pipeline.gate.policy")
+    release: ReleaseParams
+
+    @model_validator(mode="after")
+    def _tiers_exist(self) -> Self:
+        known = ", ".join(self.quantization)
+        for tier in self.tiers:
+            if tier not in self.quantization:
+                raise ValueError(
+                    f"tiers names {tier!r}, which quantization does not describe; it describes {known}"
+                )
+        for role in ("candidate", "reference"):
+            tier = getattr(self.release, role)
+            if tier not in self.tiers:
+                raise ValueError(
+                    f"release.{role} is {tier!r}, which is not one of tiers: {', '.join(self.tiers)}"
+                )
+        return self
+
+    def recipe_of(self, tier: str) -> dict[str, Any]:
+        """The quantisation entry of a tier.
+
+        Raises:
+            SeatrialError: there is no such tier.
+        """
+        if tier not in self.tiers:
+            raise SeatrialError(
+                f"unknown tier {tier!r}; {PARAMS} has {', '.join(self.tiers)}. Add it to `tiers` and `quantization`"
+            )
+        return self.quantization[tier]
+
+
+def load_params(path: Path = PARAMS) -> Params:
+    """Reads and checks params.yaml.
+
+    Raises:
+        SeatrialError: no file, not YAML, or a key that is unknown, missing or of the wrong type.
+    """
+    if not path.is_file():
+        raise SeatrialError(f"{path} not found in {Path.cwd()}; run from the project's root")
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as e:
+        raise SeatrialError(f"{path} is not YAML: {e}") from e
+    try:
+        return Params.model_validate(raw)
+    except ValidationError as e:
+        lines = [
+            f"  {'.'.join(map(str, x['loc'])) or '(top)'}: {x['msg']} (found {str(x['input'])[:80]!r})"
+            for x in e.errors()
+        ]
+        raise SeatrialError(f"{path} has {len(lines)} problem(s):\n" + "\n".join(lines)) from e

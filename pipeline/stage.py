@@ -1,0 +1,234 @@
+"""What every stage has in common: a lock, a watch on its parent, progress, and a note of time and memory.
+
+    with stage("evaluate", tier="int8", measuring=True) as s:
+        for item in s.track(items, "items"):
+            ...
+
+The note goes to ``reports/stages/NAME[@TIER].json`` when the stage ends well.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+import psutil
+
+from pipeline.errors import SeatrialError
+from pipeline.files import write_json
+from pipeline.provenance import utc_now
+
+T = TypeVar("T")
+NOTES = Path("reports/stages")
+_MEASURING_LOCK = Path(tempfile.gettempdir()) / "seatrial-measuring.lock"
+
+
+class Progress:
+    """A bar with an estimate on a terminal; elsewhere a line at each tenth."""
+
+    def __init__(self, label: str, total: int) -> None:
+        self.label, self.total, self.done = label, total, 0
+        self._began, self._tenth = time.monotonic(), 0
+        self._bar = None
+        if sys.stderr.isatty():
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                TextColumn,
+                TimeElapsedColumn,
+                TimeRemainingColumn,
+            )
+            from rich.progress import Progress as Rich
+
+            self._bar = Rich(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+            )
+            self._task = self._bar.add_task(label, total=total)
+            self._bar.start()
+
+    def advance(self, n: int = 1) -> None:
+        self.done = min(self.total, self.done + n)
+        if self._bar:
+            self._bar.update(self._task, completed=self.done)
+        elif self.total and self.done * 10 // self.total > self._tenth:
+            self._tenth = self.done * 10 // self.total
+            gone = time.monotonic() - self._began
+            left = gone / self.done * (self.total - self.done)
+            say(f"{self.label}: {self.done}/{self.total}, {gone:.0f} s gone, about {left:.0f} s left")
+
+    def close(self) -> None:
+        if self._bar:
+            self._bar.stop()
+
+
+class Stage:
+    def __init__(self, name: str, tier: str | None) -> None:
+        self.name, self.tier = name, tier
+        self.label = f"{name}@{tier}" if tier else name
+
+    @contextmanager
+    def progress(self, total: int, what: str = "") -> Iterator[Progress]:
+        bar = Progress(f"{self.label} {what}".strip(), total)
+        try:
+            yield bar
+        finally:
+            bar.close()
+
+    def track(self, values: Iterable[T], what: str = "") -> Iterator[T]:
+        values = list(values)
+        with self.progress(len(values), what) as bar:
+            for value in values:
+                yield value
+                bar.advance()
+
+    def say(self, text: str) -> None:
+        say(f"{self.label}: {text}")
+
+
+def say(text: str) -> None:
+    """One milestone line on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+class _MemoryWatch(threading.Thread):
+    """Peak of the summed resident memory of this process and its descendants, sampled five times a second."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.peak_bytes, self._end = 0, threading.Event()
+
+    def run(self) -> None:
+        me = psutil.Process()
+        while True:
+            total = 0
+            for p in [me, *me.children(recursive=True)]:
+                try:
+                    total += p.memory_info().rss
+                except psutil.Error:
+                    continue
+            self.peak_bytes = max(self.peak_bytes, total)
+            if self._end.wait(0.2):
+                return
+
+    def stop(self) -> int:
+        self._end.set()
+        self.join()
+        return self.peak_bytes
+
+
+def _end_with_driver() -> None:
+    """Ends this process when the ``dvc`` that started it dies, so that a SIGKILL there leaves no stage behind.
+
+    DVC starts a stage through a shell, so the parent's death is not enough to see; the driver is looked for among
+    the ancestors. Servers of a stage end with the stage, by their own pipe to it.
+    """
+    me = psutil.Process()
+    ancestors = me.parents()
+    driver = next(
+        (p for p in ancestors if any("dvc" in Path(a).name or a == "dvc" for a in _argv(p)[:4])), None
+    )
+    if driver is None:
+        return
+
+    def watch() -> None:
+        while driver.is_running() and driver.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.25)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _argv(p: psutil.Process) -> list[str]:
+    try:
+        return p.cmdline()
+    except psutil.Error:
+        return []
+
+
+@contextmanager
+def _measuring_lock(label: str) -> Iterator[None]:
+    """One measuring stage at a time per machine. The kernel frees the lock when its holder dies."""
+    with _MEASURING_LOCK.open("a+") as f:
+        try:
+            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            f.seek(0)
+            say(f"{label}: waiting for {f.read().strip() or 'another measuring stage'} ({_MEASURING_LOCK})")
+            fcntl.flock(f, fcntl.LOCK_EX)
+        f.seek(0)
+        f.truncate()
+        f.write(f"{label} (process {os.getpid()})")
+        f.flush()
+        yield
+
+
+@contextmanager
+def stage(name: str, tier: str | None = None, *, measuring: bool = False) -> Iterator[Stage]:
+    """Runs the body as a stage; see the module's docstring."""
+    s = Stage(name, tier)
+    _end_with_driver()
+    if measuring:
+        with _measuring_lock(s.label):
+            yield from _noted(s)
+    else:
+        yield from _noted(s)
+
+
+def _noted(s: Stage) -> Iterator[Stage]:
+    began_at, began = utc_now(), time.monotonic()
+    memory = _MemoryWatch()
+    memory.start()
+    s.say("begins")
+    try:
+        yield s
+    finally:
+        peak = memory.stop()
+    took = time.monotonic() - began
+    write_json(
+        NOTES / f"{s.label}.json",
+        {
+            "schema_version": 1,
+            "stage": s.name,
+            "tier": s.tier,
+            "began_at": began_at,
+            "wall_s": round(took, 3),
+            "peak_rss_bytes": peak,
+        },
+    )
+    s.say(f"done in {took:.1f} s, peak memory {peak / 1024**2:.0f} MiB")
+
+
+def run_main(main: Callable[[], None]) -> NoReturn:
+    """Entry point of a stage module: a :class:`SeatrialError`, a full disk or Ctrl-C becomes one clear message."""
+    from engine.artifact import ArtifactError
+
+    try:
+        main()
+    except (SeatrialError, ArtifactError) as e:
+        say(f"error: {e}")
+        raise SystemExit(3) from None
+    except OSError as e:
+        if e.errno == 28:
+            say(
+                f"error: no space left on the device while writing {e.filename or 'an output'}; free some and run again (finished stages are kept)"
+            )
+            raise SystemExit(3) from None
+        raise
+    except KeyboardInterrupt:
+        say("interrupted; finished stages are kept")
+        raise SystemExit(130) from None
+    raise SystemExit(0)
