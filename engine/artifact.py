@@ -84,8 +84,7 @@ def list_files(directory: Path) -> dict[str, FileEntry]:
     """Sizes and digests of every file below ``directory`` but the manifest, by relative POSIX name."""
     found = sorted(p for p in directory.rglob("*") if p.is_file() and p.name != MANIFEST)
     return {
-        p.relative_to(directory).as_posix(): FileEntry(bytes=p.stat().st_size, sha256=sha256_file(p))
-        for p in found
+        p.relative_to(directory).as_posix(): FileEntry(bytes=p.stat().st_size, sha256=sha256_file(p)) for p in found
     }
 
 

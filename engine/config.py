@@ -17,9 +17,7 @@ class EngineConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     backend: Backend = "cpu"
-    compute_dtype: ComputeDtype = Field(
-        "auto", description="auto: bfloat16 where the ISA has it, else float32"
-    )
+    compute_dtype: ComputeDtype = Field("auto", description="auto: bfloat16 where the ISA has it, else float32")
     kv_dtype: KvDtype = Field("auto", description="auto: the compute dtype")
     block_size: int = Field(16, ge=1, le=256, description="tokens per KV block")
     max_model_len: int = Field(2048, ge=2, description="tokens of prompt + output that one request may have")
@@ -27,12 +25,8 @@ class EngineConfig(BaseModel):
     max_num_batched_tokens: int = Field(512, ge=1, description="token budget of one step")
     prefill_chunk_tokens: int = Field(256, ge=1, description="chunk ends lie at absolute multiples of this")
     max_queue: int = Field(256, ge=1, description="waiting requests beyond which 429 is answered")
-    kv_pool_bytes: int | None = Field(
-        None, ge=1, description="bytes of KV blocks; null: from memory_limit_bytes"
-    )
-    memory_limit_bytes: int = Field(
-        2 * 1024**3, ge=1, description="weights + activations + KV of the engine core"
-    )
+    kv_pool_bytes: int | None = Field(None, ge=1, description="bytes of KV blocks; null: from memory_limit_bytes")
+    memory_limit_bytes: int = Field(2 * 1024**3, ge=1, description="weights + activations + KV of the engine core")
     prefix_caching: bool = True
     threads: int | None = Field(None, ge=1, description="compute threads; null: all cores")
     seed: int = 0

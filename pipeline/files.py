@@ -59,9 +59,7 @@ def alive(pid: int, started: float | None = None) -> bool:
 
     try:
         p = psutil.Process(pid)
-        return p.status() != psutil.STATUS_ZOMBIE and (
-            started is None or abs(p.create_time() - started) < 1.0
-        )
+        return p.status() != psutil.STATUS_ZOMBIE and (started is None or abs(p.create_time() - started) < 1.0)
     except psutil.NoSuchProcess:
         return False
     except psutil.AccessDenied:

@@ -54,15 +54,11 @@ class Params(_Strict):
         known = ", ".join(self.quantization)
         for tier in self.tiers:
             if tier not in self.quantization:
-                raise ValueError(
-                    f"tiers names {tier!r}, which quantization does not describe; it describes {known}"
-                )
+                raise ValueError(f"tiers names {tier!r}, which quantization does not describe; it describes {known}")
         for role in ("candidate", "reference"):
             tier = getattr(self.release, role)
             if tier not in self.tiers:
-                raise ValueError(
-                    f"release.{role} is {tier!r}, which is not one of tiers: {', '.join(self.tiers)}"
-                )
+                raise ValueError(f"release.{role} is {tier!r}, which is not one of tiers: {', '.join(self.tiers)}")
         return self
 
     def recipe_of(self, tier: str) -> dict[str, Any]:

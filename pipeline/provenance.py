@@ -54,9 +54,7 @@ class Header(BaseModel):
     machine: Machine
     measured_at: str = Field(description="UTC, RFC 3339, when measuring began")
     engine_requested: dict[str, Any]
-    engine_derived: dict[str, Any] = Field(
-        {}, description="resolved dtype and why, pool size, kernels; not compared"
-    )
+    engine_derived: dict[str, Any] = Field({}, description="resolved dtype and why, pool size, kernels; not compared")
 
 
 def differing(a: Header, b: Header) -> list[str]:

@@ -138,9 +138,7 @@ def _end_with_driver() -> None:
     """
     me = psutil.Process()
     ancestors = me.parents()
-    driver = next(
-        (p for p in ancestors if any("dvc" in Path(a).name or a == "dvc" for a in _argv(p)[:4])), None
-    )
+    driver = next((p for p in ancestors if any("dvc" in Path(a).name or a == "dvc" for a in _argv(p)[:4])), None)
     if driver is None:
         return
 

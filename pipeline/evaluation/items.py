@@ -75,9 +75,7 @@ class Evalset(_Strict):
 
     @property
     def identity(self) -> Named:
-        return Named(
-            name=f"{self.manifest.name}-v{self.manifest.version}", digest=self.manifest.content_digest
-        )
+        return Named(name=f"{self.manifest.name}-v{self.manifest.version}", digest=self.manifest.content_digest)
 
 
 def content_digest(folder: Path) -> str:
@@ -96,9 +94,7 @@ def load_evalset(folder: Path) -> Evalset:
     """
     manifest_path = folder / "manifest.yaml"
     if not manifest_path.is_file():
-        raise SeatrialError(
-            f"{manifest_path} not found; an evalset is a folder with manifest.yaml and items/*.jsonl"
-        )
+        raise SeatrialError(f"{manifest_path} not found; an evalset is a folder with manifest.yaml and items/*.jsonl")
     try:
         manifest = Manifest.model_validate(yaml.safe_load(manifest_path.read_text(encoding="utf-8")))
     except (yaml.YAMLError, ValidationError) as e:
@@ -117,7 +113,5 @@ def load_evalset(folder: Path) -> Evalset:
                     f"{path}:{number}: {where + ': ' if where else ''}{first['msg']}; mend or remove that line"
                 ) from e
     if not items:
-        raise SeatrialError(
-            f"{folder / 'items'} has no items; expected at least one *.jsonl with one JSON item a line"
-        )
+        raise SeatrialError(f"{folder / 'items'} has no items; expected at least one *.jsonl with one JSON item a line")
     return Evalset(manifest=manifest, items=items)

@@ -1,0 +1,22 @@
+"""What the scheduler hands to the runner for one step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class BatchEntry:
+    """The part of one request that this step computes.
+
+    Tokens ``token_ids`` stand at absolute positions ``start ... start + len(token_ids) - 1``; keys and values of all
+    earlier positions are in the KV cache already. ``block_table[p // block_size]`` is the block of position ``p`` and
+    covers every position up to the last of this step.
+    """
+
+    request_id: str
+    token_ids: list[int]
+    start: int
+    block_table: list[int]
+    logits: Literal["none", "last", "all"]  # rows whose logits are wanted; "all" for prompt log-probabilities

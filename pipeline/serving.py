@@ -1,0 +1,127 @@
+"""Starts the bundled engine as a process, waits until it answers, and makes sure that it ends.
+
+The server reads its standard input and ends when that closes, so it cannot outlive this process, however it dies.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from engine.config import EngineConfig
+from pipeline.errors import SeatrialError
+
+
+class Server:
+    """A running server. ``model`` is the name to put into requests."""
+
+    def __init__(self, process: subprocess.Popen[str], base_url: str, model: str, log: Path) -> None:
+        self.process, self.base_url, self.model, self.log = process, base_url, model, log
+
+    def check(self) -> None:
+        """
+        Raises:
+            SeatrialError: the server has died; with the end of its log.
+        """
+        if self.process.poll() is not None:
+            raise SeatrialError(
+                f"the server of {self.model} ended with exit code {self.process.returncode} while it was needed; "
+                f"the end of {self.log}:\n{_tail(self.log)}"
+            )
+
+    def info(self) -> dict[str, Any]:
+        """``GET /info``: requested config, what was derived from it, memory.
+
+        Raises:
+            SeatrialError: the server is gone or does not answer.
+        """
+        self.check()
+        try:
+            answer = httpx.get(f"{self.base_url}/info", timeout=30)
+            answer.raise_for_status()
+        except httpx.HTTPError as e:
+            self.check()
+            raise SeatrialError(f"{self.base_url}/info: {e}; see {self.log}") from e
+        return dict(answer.json())
+
+
+def _tail(log: Path, lines: int = 15) -> str:
+    try:
+        return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]) or "(empty)"
+    except OSError as e:
+        return f"({e})"
+
+
+@contextmanager
+def bundled_server(
+    artifact: Path, config: EngineConfig, log: Path, *, model: str | None = None, start_timeout_s: float = 180
+) -> Iterator[Server]:
+    """Boots ``artifact`` on a free port of the loopback interface and shuts it down at the end.
+
+    Raises:
+        SeatrialError: it did not come up; with the end of its log.
+    """
+    model = model or artifact.name
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [
+        sys.executable, "-m", "engine.server", "--artifact", str(artifact), "--host", "127.0.0.1", "--port", "0",
+        "--served-model-name", model, "--config-json", config.model_dump_json(), "--exit-with-stdin",
+    ]  # fmt: skip
+    with log.open("w", encoding="utf-8") as err:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, text=True)
+    try:
+        yield Server(process, f"http://127.0.0.1:{_wait_ready(process, model, log, start_timeout_s)}", model, log)
+    finally:
+        _end(process)
+
+
+def _wait_ready(process: subprocess.Popen[str], model: str, log: Path, timeout_s: float) -> int:
+    """The port, from the line ``{"event": "ready", "port": N}`` that the server prints once it can serve."""
+    import threading
+
+    assert process.stdout is not None
+    found: list[int] = []
+
+    def read() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            try:
+                event = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            if event.get("event") == "ready":
+                found.append(int(event["port"]))
+
+    threading.Thread(target=read, daemon=True).start()
+    deadline = time.monotonic() + timeout_s
+    while not found:
+        if process.poll() is not None:
+            raise SeatrialError(
+                f"the server of {model} ended with exit code {process.returncode} before it was ready; "
+                f"the end of {log}:\n{_tail(log)}"
+            )
+        if time.monotonic() > deadline:
+            raise SeatrialError(
+                f"the server of {model} was not ready after {timeout_s:.0f} s; the end of {log}:\n{_tail(log)}"
+            )
+        time.sleep(0.05)
+    return found[0]
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.stdin:
+        process.stdin.close()
+    process.terminate()
+    try:
+        process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
