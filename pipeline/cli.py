@@ -1,0 +1,152 @@
+"""The ``seatrial`` command. Stages run as ``python -m pipeline.X`` and take the same options here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from pipeline.errors import SeatrialError
+
+app = typer.Typer(
+    name="seatrial",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Regression-gated evaluation and release pipeline for language-model inference: ship, hold or undecided.",
+    epilog="Exit codes of `seatrial trial` and `seatrial verdict`: 0 ship, 1 hold, 2 undecided, 3 something is wrong.",
+)
+
+_STAGES = {
+    "trial": ("pipeline.trial", "Run the whole graph (as `make trial`) and print the verdict."),
+    "fetch": ("pipeline.fetch", "Stage: source of the model -> artifacts/base."),
+    "quantize": ("pipeline.quantize", "Stage: artifacts/base -> artifacts/TIER."),
+    "check-evalsets": ("pipeline.evaluation.check", "Stage: schema, composition, leaks and age of the regression set."),
+    "evaluate": ("pipeline.evaluation", "Stage: the regression set against a booted or running server."),
+    "loadtest": ("pipeline.load", "Stage: staged load through Locust against a booted or running server."),
+    "gate": ("pipeline.gate", "Stage: judge all tiers, write reports/verdict.json."),
+    "scorecard": ("pipeline.report", "Stage: write reports/scorecard.html, metrics and plots."),
+}
+
+
+def _module(module: str, arguments: list[str]) -> NoReturn:
+    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
+
+
+def _stage_command(module: str) -> Callable[[typer.Context], None]:
+    def run(ctx: typer.Context) -> None:
+        _module(module, ctx.args)
+
+    return run
+
+
+for _name, (_target, _help) in _STAGES.items():
+    app.command(
+        _name,
+        help=_help + f" Options: `seatrial {_name} --help`.",
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    )(_stage_command(_target))
+
+
+@app.command()
+def serve(
+    artifact: Annotated[Path, typer.Option(help="A model directory with seatrial.json, for instance artifacts/int8.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 8000,
+    name: Annotated[str | None, typer.Option(help="Model name in the API; default: the folder's name.")] = None,
+) -> None:
+    """Serve an artifact over the OpenAI-compatible API, with the `engine` settings of params.yaml if there is one."""
+    from engine.config import EngineConfig
+    from pipeline.params import PARAMS, load_params
+
+    config = load_params().engine if PARAMS.is_file() else EngineConfig()
+    served = ["--artifact", str(artifact), "--host", host, "--port", str(port)]
+    served += ["--served-model-name", name or artifact.resolve().name, "--config-json", config.model_dump_json()]
+    _module("engine.server", served)
+
+
+@app.command()
+def plan(
+    artifact: Annotated[
+        Path | None, typer.Option(help="A model directory; its engine settings from params.yaml.")
+    ] = None,
+    layers: Annotated[int | None, typer.Option(min=1)] = None,
+    hidden: Annotated[int | None, typer.Option(min=1)] = None,
+    params: Annotated[float | None, typer.Option(min=1, help="Number of weights, for instance 7e9.")] = None,
+    heads: Annotated[int | None, typer.Option(min=1, help="Default: hidden / 128.")] = None,
+    kv_heads: Annotated[int | None, typer.Option(min=1, help="Default: heads (no grouped queries).")] = None,
+    intermediate: Annotated[int | None, typer.Option(min=1, help="Default: 8/3 of hidden.")] = None,
+    vocab: Annotated[int, typer.Option(min=1)] = 32000,
+    weight_bits: Annotated[float, typer.Option(min=1, max=32, help="Bits a weight, scales included.")] = 16,
+    kv_dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16 or int8.")] = "float16",
+    max_model_len: Annotated[int, typer.Option(min=2)] = 2048,
+    memory: Annotated[float | None, typer.Option(min=0.001, help="GiB; then also: how many requests fit.")] = None,
+    max_num_seqs: Annotated[int, typer.Option(min=1)] = 256,
+) -> None:
+    """The memory ledger of an artifact, or of plain numbers: weights, activations, KV per token and in all."""
+    from pipeline import plan as planning
+    from pipeline.params import load_params
+
+    if artifact is not None:
+        shape, ledger, compute, kv = planning.plan_of_directory(artifact, load_params().engine)
+        rows = planning.rows_of(shape, ledger.weights_bytes, kv, ledger)
+        planning.show(f"{artifact} (computes in {compute})", rows)
+        return
+    if layers is None or hidden is None or params is None:
+        raise SeatrialError(
+            "give --artifact DIR, or all of --layers, --hidden and --params (for instance 32, 4096, 7e9)"
+        )
+    shape, weights, numbers = planning.plan_numbers(
+        layers=layers,
+        hidden=hidden,
+        params=params,
+        heads=heads,
+        kv_heads=kv_heads,
+        intermediate=intermediate,
+        vocab=vocab,
+        weight_bits=weight_bits,
+        kv_dtype=kv_dtype,
+        max_model_len=max_model_len,
+        memory_bytes=None if memory is None else round(memory * 1024**3),
+        max_num_seqs=max_num_seqs,
+    )
+    planning.show(
+        f"{params:.3g} weights at {weight_bits:g} bits, {layers} layers, {hidden} wide, {shape.kv_heads} KV heads",
+        planning.rows_of(shape, weights, kv_dtype, numbers),
+    )
+
+
+@app.command()
+def verdict(
+    file: Annotated[Path, typer.Option(help="The verdict to read.")] = Path("reports/verdict.json"),
+) -> None:
+    """Print the verdict; the exit code is 0 ship, 1 hold, 2 undecided."""
+    from pipeline.gate.verdict import verdict_exit_code
+
+    code, text = verdict_exit_code(file)
+    print(text)
+    raise SystemExit(code)
+
+
+@app.command()
+def machine() -> None:
+    """Write the machine's fingerprint (.seatrial/machine.json), which measuring stages depend on, and print it."""
+    from pipeline.provenance import this_machine
+    from pipeline.trial import write_machine
+
+    write_machine()
+    print(this_machine().machine_class)
+
+
+def main() -> NoReturn:
+    from pipeline.stage import run_main
+
+    run_main(app)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""``make trial``: from the source of the model to a verdict, through ``dvc repro``.
+
+Around DVC this does what DVC cannot: it writes the machine's fingerprint (a dependency of measuring stages), drops
+the locks of dead processes, ties DVC's life to its own, and turns the verdict into the exit code (a stage of DVC that
+exits non-zero loses its outputs, so the gate itself never does).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from pipeline.errors import SeatrialError
+from pipeline.files import alive, write_json
+from pipeline.params import load_params
+from pipeline.provenance import this_machine
+from pipeline.stage import run_main, say
+
+MACHINE = Path(".seatrial/machine.json")
+RWLOCK = Path(".dvc/tmp/rwlock")
+_PR_SET_PDEATHSIG = 1
+
+
+def write_machine() -> None:
+    """The fingerprint, rewritten only when it differs, so that an unchanged machine changes nothing."""
+    now = this_machine().model_dump()
+    try:
+        if json.loads(MACHINE.read_text(encoding="utf-8")) == now:
+            return
+    except (OSError, json.JSONDecodeError):
+        pass
+    write_json(MACHINE, now)
+
+
+def drop_dead_locks(path: Path = RWLOCK) -> int:
+    """Removes entries of dead processes from DVC's ``rwlock``; returns how many. A file that is not JSON goes whole."""
+    if not path.is_file():
+        return 0
+    try:
+        locks = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError:
+        path.unlink()
+        return 1
+    kept, dropped = {}, 0
+    for key, lock in locks.items():
+        readers = [r for r in lock.get("read", []) if alive(r["pid"])]
+        writer = lock.get("write")
+        writer = writer if writer and alive(writer["pid"]) else None
+        dropped += len(lock.get("read", [])) - len(readers) + bool(lock.get("write") and not writer)
+        if readers or writer:
+            kept[key] = {**({"read": readers} if readers else {}), **({"write": writer} if writer else {})}
+    if dropped:
+        write_json(path, kept)
+    return dropped
+
+
+def die_with_parent(sig: int = signal.SIGKILL) -> None:
+    """Asks the kernel to send ``sig`` to this process when its parent dies (Linux; elsewhere nothing happens)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, sig)
+
+
+def repro(targets: list[str]) -> int:
+    """Runs ``dvc repro`` as a child that does not outlive this process; its exit code."""
+    env = {**os.environ, "DVC_NO_ANALYTICS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"}
+    return subprocess.run(
+        [sys.executable, "-m", "dvc", "repro", *targets], env=env, preexec_fn=die_with_parent
+    ).returncode
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Runs the whole graph and prints the verdict.")
+    parser.add_argument("targets", nargs="*", help="stages of dvc.yaml; none: all")
+    targets = parser.parse_args().targets
+    die_with_parent(signal.SIGTERM)
+    load_params()
+    write_machine()
+    if dropped := drop_dead_locks():
+        say(f"dropped {dropped} lock(s) of dead processes")
+    code = repro(targets)
+    if code:
+        raise SeatrialError(
+            f"dvc repro ended with exit code {code}: the message of the failed stage stands above. Stages that had "
+            "finished are kept; run the same command again once the cause is mended"
+        )
+    if targets:
+        return
+    from pipeline.gate.verdict import VERDICT, verdict_exit_code
+
+    verdict, text = verdict_exit_code(VERDICT)
+    print(text)
+    print(f"\nscorecard: {Path('reports/scorecard.html').resolve()}")
+    raise SystemExit(verdict)
+
+
+if __name__ == "__main__":
+    run_main(main)
