@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,16 +50,3 @@ def atomic_write(path: Path, data: str | bytes) -> None:
 def write_json(path: Path, value: Any) -> None:
     """JSON with sorted keys; NaN and Infinity are refused (an absent figure is null with a reason beside it)."""
     atomic_write(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n")
-
-
-def alive(pid: int, started: float | None = None) -> bool:
-    """Whether a process runs (and, where ``started`` is given, is the one that started then)."""
-    import psutil
-
-    try:
-        p = psutil.Process(pid)
-        return p.status() != psutil.STATUS_ZOMBIE and (started is None or abs(p.create_time() - started) < 1.0)
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.AccessDenied:
-        return os.path.exists(f"/proc/{pid}")  # noqa: PTH110

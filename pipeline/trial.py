@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from pipeline.errors import SeatrialError
-from pipeline.files import alive, write_json
+from pipeline.files import write_json
 from pipeline.params import load_params
 from pipeline.provenance import this_machine
 from pipeline.stage import run_main, say
@@ -39,25 +39,37 @@ def write_machine() -> None:
 
 
 def drop_dead_locks(path: Path = RWLOCK) -> int:
-    """Removes entries of dead processes from DVC's ``rwlock``; returns how many. A file that is not JSON goes whole."""
+    """Removes entries of dead processes from DVC's ``rwlock``; returns how many. A file that is not JSON goes whole.
+
+    The file maps ``read`` to path -> list of holders and ``write`` to path -> holder; a holder has ``pid`` and ``cmd``.
+    """
     if not path.is_file():
         return 0
     try:
         locks = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError:
+        readers = {k: [r for r in v if _runs(r["pid"])] for k, v in locks.get("read", {}).items()}
+        writers = {k: w for k, w in locks.get("write", {}).items() if _runs(w["pid"])}
+        before = sum(map(len, locks.get("read", {}).values())) + len(locks.get("write", {}))
+    except (json.JSONDecodeError, AttributeError, KeyError, TypeError):
         path.unlink()
         return 1
-    kept, dropped = {}, 0
-    for key, lock in locks.items():
-        readers = [r for r in lock.get("read", []) if alive(r["pid"])]
-        writer = lock.get("write")
-        writer = writer if writer and alive(writer["pid"]) else None
-        dropped += len(lock.get("read", [])) - len(readers) + bool(lock.get("write") and not writer)
-        if readers or writer:
-            kept[key] = {**({"read": readers} if readers else {}), **({"write": writer} if writer else {})}
+    dropped = before - sum(map(len, readers.values())) - len(writers)
     if dropped:
-        write_json(path, kept)
+        write_json(path, {"read": {k: v for k, v in readers.items() if v}, "write": writers})
     return dropped
+
+
+def _runs(pid: int) -> bool:
+    """Whether ``pid`` is a living DVC: after a restart the number may belong to something else."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and any("dvc" in word for word in process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True
 
 
 def die_with_parent(sig: int = signal.SIGKILL) -> None:

@@ -1,0 +1,98 @@
+"""The ledger's arithmetic, against figures that everybody in the field knows."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.artifact import ArtifactError
+from engine.config import EngineConfig, resolve_dtypes
+from engine.ledger import ModelShape, kv_bytes_per_token, plan
+from pipeline.errors import SeatrialError
+from pipeline.plan import plan_numbers, rows_of, shape_of_numbers, size
+
+SEVEN_B = {"layers": 32, "hidden": 4096, "heads": None, "kv_heads": None, "intermediate": None, "vocab": 32000}
+
+
+def test_seven_billion_weights_in_half_precision() -> None:
+    shape = shape_of_numbers(**SEVEN_B)
+    assert kv_bytes_per_token(shape, "float16") == 512 * 1024
+    assert kv_bytes_per_token(shape, "float16") * 2048 == 1024**3
+    assert kv_bytes_per_token(shape, "float16") * 8192 == 4 * 1024**3
+    _, weights, ledger = plan_numbers(
+        **SEVEN_B, params=7e9, weight_bits=16, kv_dtype="float16", max_model_len=2048, memory_bytes=None, max_num_seqs=8
+    )
+    assert weights == 14_000_000_000
+    assert ledger is None
+    assert ("KV of 8,192 tokens (float16)", "4 GiB (4.29 GB)") in rows_of(shape, weights, "float16", None)
+
+
+def test_grouped_queries_divide_the_cache() -> None:
+    full, grouped = shape_of_numbers(**SEVEN_B), shape_of_numbers(**{**SEVEN_B, "kv_heads": 8})
+    assert kv_bytes_per_token(full, "bfloat16") == 4 * kv_bytes_per_token(grouped, "bfloat16")
+
+
+@given(
+    limit=st.integers(2**27, 2**34),
+    weights=st.integers(1, 2**32),
+    seqs=st.integers(1, 64),
+    length=st.integers(2, 4096),
+    block=st.sampled_from([1, 8, 16, 64]),
+)
+def test_the_plan_stays_within_the_limit(limit: int, weights: int, seqs: int, length: int, block: int) -> None:
+    shape = ModelShape(layers=3, hidden=96, heads=6, kv_heads=2, head_dim=16, intermediate=256, vocab=500)
+    config = EngineConfig(
+        memory_limit_bytes=limit, max_num_seqs=seqs, max_model_len=length, block_size=block,
+        max_num_batched_tokens=512, prefill_chunk_tokens=256,
+    )  # fmt: skip
+    try:
+        ledger = plan(shape, weights, config, "bfloat16", "bfloat16")
+    except ArtifactError:
+        one_request = -(-length // block) * block * kv_bytes_per_token(shape, "bfloat16")
+        assert weights + one_request + ledger_activations(shape, config) > limit
+        return
+    assert ledger.total_bytes <= limit
+    assert ledger.requests_that_fit >= 1
+    assert ledger.num_blocks <= seqs * -(-length // block)
+
+
+def ledger_activations(shape: ModelShape, config: EngineConfig) -> int:
+    from engine.ledger import activation_bytes
+
+    return activation_bytes(shape, config, "bfloat16")
+
+
+def test_impossible_numbers_are_refused_with_both() -> None:
+    with pytest.raises(SeatrialError, match="hidden 100 is not a multiple of heads 3"):
+        shape_of_numbers(2, 100, 3, None, None, 10)
+    with pytest.raises(SeatrialError, match="4 heads do not divide into 3 KV heads"):
+        shape_of_numbers(2, 512, 4, 3, None, 10)
+    with pytest.raises(SeatrialError, match="unknown KV dtype 'fp3'"):
+        plan_numbers(
+            **SEVEN_B, params=7e9, weight_bits=16, kv_dtype="fp3", max_model_len=64, memory_bytes=None, max_num_seqs=1
+        )
+
+
+@pytest.mark.parametrize(
+    ("isa", "dtype", "reason"),
+    [
+        (["avx2", "avx512_bf16"], "bfloat16", "avx512_bf16 found"),
+        (["avx2"], "float32", "bf16 -> f32: no avx512_bf16, no amx_bf16"),
+    ],
+)
+def test_the_dtype_follows_the_instructions_and_says_why(isa: list[str], dtype: str, reason: str) -> None:
+    assert resolve_dtypes(EngineConfig(), isa) == (dtype, dtype, reason)
+    assert resolve_dtypes(EngineConfig(compute_dtype="float32", kv_dtype="bfloat16"), isa)[:2] == (
+        "float32",
+        "bfloat16",
+    )
+
+
+def test_sizes_read_well() -> None:
+    assert [size(n) for n in (12, 2048, 5 * 1024**2, 14_000_000_000)] == [
+        "12 bytes",
+        "2 KiB",
+        "5 MiB",
+        "13 GiB (14 GB)",
+    ]

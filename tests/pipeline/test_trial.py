@@ -1,0 +1,100 @@
+"""What stands around DVC: locks of dead processes, the machine's fingerprint, death with the parent."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipeline import trial
+
+
+def _holder(pid: int) -> dict[str, object]:
+    return {"pid": pid, "cmd": "dvc repro"}
+
+
+@pytest.fixture
+def dead_pid() -> int:
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    child.wait()
+    return child.pid
+
+
+@pytest.fixture
+def living_dvc() -> object:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "dvc"])
+    yield child.pid
+    child.kill()
+    child.wait()
+
+
+def test_locks_of_dead_processes_go_and_those_of_living_ones_stay(
+    tmp_path: Path, dead_pid: int, living_dvc: int
+) -> None:
+    path = tmp_path / "rwlock"
+    path.write_text(
+        json.dumps(
+            {
+                "read": {"a": [_holder(dead_pid), _holder(living_dvc)], "b": [_holder(dead_pid)]},
+                "write": {"c": _holder(dead_pid), "d": _holder(living_dvc)},
+            }
+        )
+    )
+    assert trial.drop_dead_locks(path) == 3
+    left = json.loads(path.read_text())
+    assert left == {"read": {"a": [_holder(living_dvc)]}, "write": {"d": _holder(living_dvc)}}
+    assert trial.drop_dead_locks(path) == 0
+
+
+def test_a_number_reused_by_something_else_is_dead(tmp_path: Path) -> None:
+    path = tmp_path / "rwlock"
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        path.write_text(json.dumps({"write": {"x": _holder(other.pid)}}))
+        assert trial.drop_dead_locks(path) == 1
+    finally:
+        other.kill()
+        other.wait()
+
+
+@pytest.mark.parametrize("content", ["{not json", '{"write": 3}', '{"write": {"x": {}}}'])
+def test_an_unreadable_lock_is_removed(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "rwlock"
+    path.write_text(content)
+    assert trial.drop_dead_locks(path) == 1
+    assert not path.exists()
+
+
+def test_the_fingerprint_is_not_touched_when_nothing_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    trial.write_machine()
+    os.utime(trial.MACHINE, (1, 1))
+    trial.write_machine()
+    assert trial.MACHINE.stat().st_mtime == 1
+    trial.MACHINE.write_text("{}")
+    trial.write_machine()
+    assert json.loads(trial.MACHINE.read_text())["cores"] >= 1
+
+
+def test_a_child_does_not_outlive_a_killed_parent() -> None:
+    grandchild = (
+        "import subprocess, sys; from pipeline.trial import die_with_parent;"
+        "p = subprocess.Popen(['sleep', '60'], preexec_fn=die_with_parent); print(p.pid, flush=True); p.wait()"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", grandchild], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    assert psutil.pid_exists(pid)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 20
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, "the grandchild still runs"
+        time.sleep(0.05)
