@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from engine.config import EngineConfig
 from pipeline.errors import SeatrialError
@@ -89,8 +90,12 @@ def load_params(path: Path = PARAMS) -> Params:
     try:
         return Params.model_validate(raw)
     except ValidationError as e:
-        lines = [
-            f"  {'.'.join(map(str, x['loc'])) or '(top)'}: {x['msg']} (found {str(x['input'])[:80]!r})"
-            for x in e.errors()
-        ]
+        lines = [f"  {_problem(x)}" for x in e.errors()]
         raise SeatrialError(f"{path} has {len(lines)} problem(s):\n" + "\n".join(lines)) from e
+
+
+def _problem(error: ErrorDetails) -> str:
+    where, message = ".".join(map(str, error["loc"])), error["msg"].removeprefix("Value error, ")
+    if isinstance(error["input"], dict):
+        return f"{where}: {message}" if where else message
+    return f"{where}: {message} (found {str(error['input'])[:80]!r})"
