@@ -41,12 +41,12 @@ class PackedLinear:
 
     @property
     def nbytes(self) -> int:
-        own = sum(t.numel() * t.element_size() for t in self.tensors.values())
-        return own + (0 if self.bias is None else self.bias.numel() * self.bias.element_size())
+        own = [*self.tensors.values(), *([] if self.bias is None else [self.bias])]
+        return sum(int(t.numel()) * int(t.element_size()) for t in own)
 
 
 class Kernels(Protocol):
-    """One backend for one compute dtype (bfloat16 or float32). Functions return new tensors unless they say otherwise."""
+    """One backend for one compute dtype (bfloat16 or float32). Returns new tensors where nothing else is said."""
 
     name: str
     dtype: torch.dtype
@@ -66,14 +66,31 @@ class Kernels(Protocol):
         """x [T, K] -> [T, N], in the compute dtype."""
         ...
 
+    def logits(self, x: Tensor, w: PackedLinear) -> Tensor:
+        """As ``linear``, but float32 comes out: the head's output is not rounded more than the backend must."""
+        ...
+
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x [T, H], weight [H] -> [T, H]; statistics in float32 (Zhang and Sennrich 2019)."""
+        ...
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """(rms_norm(x + residual), x + residual), the sum rounded to the compute dtype first."""
         ...
 
     def rope(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """q [T, heads, D], k [T, kv_heads, D], float32 cos and sin [T, D] (halves repeated) -> rotated q, k.
 
         Rotates pairs (i, i + D/2), in float32, rounding once at the end (Su et al. 2021, in the NeoX layout).
+        """
+        ...
+
+    def new_kv_cache(
+        self, blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """Zeroed caches for keys and for values of shape [blocks, block_size, kv_heads, head_dim].
+
+        Strides are the backend's own (keys may lie transposed in a block); a block is contiguous.
         """
         ...
 

@@ -1,0 +1,58 @@
+"""Causal attention over a paged cache, one query row at a time.
+
+Softmax is accumulated over chunks of ``CHUNK`` keys that start at absolute multiples (Milakov and Gimelshein 2018,
+"Online normalizer calculation for softmax"). A row runs the same operations on the same shapes whatever else is in the
+batch: that, not speed, is what this file is for.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine.kernels.interface import AttentionMeta
+
+CHUNK = 64
+
+
+def paged_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, meta: AttentionMeta, scale: float) -> Tensor:
+    """q [T, heads, D], caches [blocks, block_size, kv_heads, D] -> [T, heads, D] in q's dtype."""
+    out = torch.empty_like(q)
+    starts, lengths = meta.query_starts.tolist(), meta.context_lens.tolist()
+    for r, length in enumerate(lengths):
+        keys = _gather(k_cache, meta.block_tables[r], length)
+        values = _gather(v_cache, meta.block_tables[r], length)
+        for row in range(starts[r], starts[r + 1]):
+            out[row] = _attend(q[row].float() * scale, keys, values, length - (starts[r + 1] - row))
+    return out
+
+
+def _gather(cache: Tensor, table: Tensor, length: int) -> Tensor:
+    """float32 [chunks, kv_heads, CHUNK, D], contiguous, zero beyond ``length``."""
+    _, block_size, kv_heads, dim = cache.shape
+    blocks = table[: -(-length // block_size)].long()
+    chunks = -(-length // CHUNK)
+    flat = torch.zeros(chunks * CHUNK, kv_heads, dim)
+    flat[:length] = cache[blocks].reshape(-1, kv_heads, dim)[:length].float()
+    return flat.view(chunks, CHUNK, kv_heads, dim).transpose(1, 2).contiguous()
+
+
+def _attend(q: Tensor, keys: Tensor, values: Tensor, position: int) -> Tensor:
+    """One row: q float32 [heads, D], scaled, at ``position`` -> [heads, D]."""
+    heads, dim = q.shape
+    kv_heads = keys.shape[1]
+    grouped = q.view(kv_heads, heads // kv_heads, dim).contiguous()
+    highest = torch.full((kv_heads, heads // kv_heads, 1), -torch.inf)
+    total = torch.zeros_like(highest)
+    acc = torch.zeros_like(grouped)
+    offsets = torch.arange(CHUNK)
+    for c in range(position // CHUNK + 1):
+        scores = grouped @ keys[c].transpose(1, 2)  # [kv_heads, group, CHUNK]
+        scores = scores.masked_fill(offsets + c * CHUNK > position, -torch.inf)
+        new = torch.maximum(highest, scores.amax(-1, keepdim=True))
+        weights = (scores - new).exp()
+        shrink = (highest - new).exp()
+        total = total * shrink + weights.sum(-1, keepdim=True)
+        acc = acc * shrink + weights @ values[c]
+        highest = new
+    return (acc / total).view(heads, dim)

@@ -1,0 +1,108 @@
+"""The reference backend: every operation as plainly as PyTorch allows."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine.artifact import LinearSpec
+from engine.kernels.interface import AttentionMeta, PackedLinear
+from engine.kernels.reference import attention, packing
+from engine.kernels.reference.matmul import row_tile, tiled_linear
+
+
+class ReferenceKernels:
+    """Implements engine.kernels.interface.Kernels for the CPU."""
+
+    name = "reference"
+
+    def __init__(self, dtype: torch.dtype, threads: int) -> None:
+        self.dtype, self.threads = dtype, threads
+
+    def pack_linear(self, tensors: dict[str, Tensor], spec: LinearSpec | None, bias: Tensor | None) -> PackedLinear:
+        scheme = packing.check_keys(tensors, spec)
+        own_bias = None if bias is None else bias.to(self.dtype)
+        if scheme == "w4a16":
+            assert spec is not None  # check_keys
+            q, scale, zero = packing.unpack_w4a16(tensors, spec.group_size)
+            n, k = q.shape
+            nibbles = q[:, 0::2] | (q[:, 1::2] << 4)  # two a byte: quantised weights stay small in memory
+            own = {"nibbles": nibbles, "scale": scale, "zero": zero}
+        elif scheme == "w8a8":
+            weight = packing.check_dtype(tensors, "weight", torch.int8)
+            n, k = weight.shape
+            scale = packing.check_dtype(tensors, "weight_scale", torch.float32, torch.bfloat16)
+            packing.check_shape("weight_scale", scale, n, 1)
+            own = {"weight": weight.contiguous(), "scale": scale.float().view(-1)}
+        else:
+            weight = packing.check_dtype(tensors, "weight", torch.bfloat16, torch.float32, torch.float16)
+            n, k = weight.shape
+            own = {"weight": weight.to(self.dtype).contiguous()}
+        return PackedLinear(scheme, int(k), int(n), own, own_bias)
+
+    def linear(self, x: Tensor, w: PackedLinear) -> Tensor:
+        if w.scheme == "w8a8":
+            return self._w8a8(x, w)
+        if w.scheme == "w4a16":
+            low = torch.stack([w.tensors["nibbles"] & 15, w.tensors["nibbles"] >> 4], dim=2).flatten(1)
+            weight = packing.dequantise_w4a16(low, w.tensors["scale"], w.tensors["zero"], self.dtype)
+        else:
+            weight = w.tensors["weight"]
+        tile = row_tile(w.in_features, w.out_features, self.dtype, self.threads)
+        out = tiled_linear(x.contiguous(), weight, tile)
+        return out if w.bias is None else out + w.bias
+
+    def logits(self, x: Tensor, w: PackedLinear) -> Tensor:
+        return self.linear(x, w).float()
+
+    def _w8a8(self, x: Tensor, w: PackedLinear) -> Tensor:
+        """int8 x int8 -> int32, exact; float32 scales of the token and of the output channel."""
+        q, scale = quantise_rows(x)
+        product = torch._int_mm(q, w.tensors["weight"].t()).float()  # [T, N]
+        out = product * scale * w.tensors["scale"]
+        return (out if w.bias is None else out + w.bias.float()).to(self.dtype)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        wide = x.float()
+        mean = wide.square().mean(-1, keepdim=True)
+        return (wide * (mean + eps).rsqrt() * weight.float()).to(self.dtype)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        total = x + residual
+        return self.rms_norm(total, weight, eps), total
+
+    def rope(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        def rotate(x: Tensor) -> Tensor:
+            wide = x.float()
+            low, high = wide.chunk(2, dim=-1)
+            turned = torch.cat((-high, low), dim=-1)
+            return (wide * cos[:, None] + turned * sin[:, None]).to(x.dtype)
+
+        return rotate(q), rotate(k)
+
+    def new_kv_cache(
+        self, blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        shape = (blocks, block_size, kv_heads, head_dim)
+        return torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)
+
+    def write_kv(self, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
+        block, offset = slots // k_cache.shape[1], slots % k_cache.shape[1]
+        k_cache[block, offset] = k.to(k_cache.dtype)
+        v_cache[block, offset] = v.to(v_cache.dtype)
+
+    def paged_attention(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, meta: AttentionMeta, scale: float) -> Tensor:
+        return attention.paged_attention(q, k_cache, v_cache, meta, scale)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        gate, up = gate_up.chunk(2, dim=-1)
+        return (F.silu(gate.float()) * up.float()).to(self.dtype)
+
+
+def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x [T, K] -> (int8 [T, K], float32 scale [T, 1]): symmetric, absmax / 127 of each row, half to even."""
+    wide = x.float()
+    scale = wide.abs().amax(-1, keepdim=True) / 127
+    scale = scale.where(scale > 0, torch.ones_like(scale))
+    return (wide / scale).round().clamp(-127, 127).to(torch.int8), scale

@@ -1,0 +1,52 @@
+"""Which backend runs here, and why."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import torch
+
+from engine.kernels.errors import UnavailableError
+from engine.kernels.interface import Kernels
+from engine.kernels.reference import ReferenceKernels
+
+log = logging.getLogger(__name__)
+
+
+def _cpu(dtype: torch.dtype, threads: int) -> Kernels:
+    from engine.kernels.cpu import CpuKernels
+
+    return CpuKernels(dtype, threads)
+
+
+def _reference(dtype: torch.dtype, threads: int) -> Kernels:
+    return ReferenceKernels(dtype, threads)
+
+
+# For each config.backend, the kernels to try in order. The last one must always be available.
+BACKENDS: dict[str, list[tuple[str, Callable[[torch.dtype, int], Kernels]]]] = {
+    "cpu": [("cpu", _cpu), ("reference", _reference)],
+}
+
+
+def select(backend: str, dtype: torch.dtype, threads: int) -> tuple[Kernels, str]:
+    """(kernels, reason) for ``config.backend``.
+
+    Raises:
+        UnavailableError: no kernels of this backend can run here.
+    """
+    if backend not in BACKENDS:
+        raise UnavailableError(
+            f"backend {backend!r} has no kernels in this version; expected one of {', '.join(BACKENDS)}"
+        )
+    refused = []
+    for name, build in BACKENDS[backend]:
+        try:
+            kernels = build(dtype, threads)
+        except UnavailableError as e:
+            log.warning("kernels/%s cannot be used: %s", name, e)
+            refused.append(f"{name} -> {e}")
+            continue
+        return kernels, "; ".join(refused) or "available"
+    raise UnavailableError(f"no kernels for backend {backend!r}: {'; '.join(refused)}")
