@@ -43,6 +43,7 @@ class ClientHealth(BaseModel):
     model_config = ConfigDict(extra="forbid")
     lag_p99_ms: float | None  # sent - due over sent requests
     lag_limit_ms: float | None  # max(5 ms, 10 % of the median TTFT)
+    loop_lag_p99_ms: float | None = None  # how late the client's loop woke from short sleeps
     cpu_share: float | None  # of one core, of the client process, mean over the run
     void: bool
     void_reason: str | None

@@ -1,0 +1,232 @@
+"""Figures from raw records: samples, percentiles, time series. The gate and the scorecard import this.
+
+A request that is not ``ok`` is +inf in every latency sample, so it can only make a tail worse. A percentile that
+falls on a failure, or that too few samples could tell from the maximum, is absent (None) with its reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from loadtests.quantiles import min_samples, nearest_rank
+
+QUANTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+METRICS = ("ttft_ms", "itl_ms", "e2e_ms")
+WINDOWS_S = (1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0)
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """Samples of one stage's measured requests, in ms, in order of due time.
+
+    ``ttft_ms`` and ``e2e_ms``: one a request, from the moment it was due. ``itl_ms``: every gap between two tokens, of
+    all requests; a request that failed adds one infinite gap, the token that never came.
+    """
+
+    ttft_ms: list[float]
+    itl_ms: list[float]
+    e2e_ms: list[float]
+
+
+def measured(records: pl.DataFrame, stage: str | None = None) -> pl.DataFrame:
+    """Requests that were due in the measured part of a stage (None: of all stages), by due time."""
+    keep = pl.col("phase") == "measured"
+    if stage is not None:
+        keep &= pl.col("stage") == stage
+    return records.filter(keep).sort("due_s")
+
+
+def stage_latencies(records: pl.DataFrame, stage: str | None = None) -> Latencies:
+    """Latency samples of a stage's measured requests, failures as +inf."""
+    out = Latencies([], [], [])
+    rows = measured(records, stage)
+    for due, end, times, status in rows.select("due_s", "end_s", "token_times_s", "status").iter_rows():
+        if status != "ok" or not times or end is None:
+            out.ttft_ms.append(math.inf)
+            out.e2e_ms.append(math.inf)
+            out.itl_ms.extend([*_gaps_ms(times), math.inf])
+            continue
+        out.ttft_ms.append((times[0] - due) * 1000)
+        out.e2e_ms.append((end - due) * 1000)
+        out.itl_ms.extend(_gaps_ms(times))
+    return out
+
+
+def _gaps_ms(times: Sequence[float] | None) -> list[float]:
+    return [(b - a) * 1000 for a, b in zip(times or [], (times or [])[1:], strict=False)]
+
+
+def quantile(samples: Sequence[float], q: float) -> tuple[float | None, str | None]:
+    """(value, None), or (None, why there is none)."""
+    needed = min_samples(q)
+    if len(samples) < needed:
+        return None, f"{len(samples)} samples; a P{q * 100:g} needs at least {needed}"
+    failed = sum(1 for s in samples if math.isinf(s))
+    if failed == len(samples):
+        return None, f"all {failed} failed"
+    value = nearest_rank(sorted(samples), q)
+    if math.isinf(value):
+        return None, f"{failed} of {len(samples)} failed, so the P{q * 100:g} is infinite"
+    return value, None
+
+
+def summarise(
+    records: pl.DataFrame,
+    windows: dict[str, tuple[float, float]],
+    *,
+    fixed_output: bool,
+    goodput: dict[str, float] | None,
+) -> dict[str, Any]:
+    """The figures of the given stages together.
+
+    Args:
+        windows: measured part of each stage, (from_s, to_s). Rates count what arrived inside: tokens by their own
+            time, whichever request they belong to, so neither end of the window is counted twice or left out.
+        fixed_output: the server was told to go on to the length asked for, so "cut off" means nothing.
+        goodput: limits ``ttft_ms`` and ``tpot_ms`` that a good request keeps.
+    """
+    rows = measured(records.filter(pl.col("stage").is_in(list(windows))))
+    n = rows.height
+    reasons: dict[str, str] = {}
+    status = dict(rows.group_by("status").len().iter_rows()) if n else {}
+    out: dict[str, Any] = {"requests": n}
+    out |= {s: int(status.get(s, 0)) for s in ("ok", "error", "refused", "timeout", "censored")}
+    samples = stage_latencies(rows)
+    for metric in METRICS:
+        out[metric] = {}
+        for name, q in QUANTILES.items():
+            out[metric][name], why = quantile(getattr(samples, metric), q)
+            if why:
+                reasons[f"{metric}.{name}"] = why
+    out |= _rates(records, windows)
+    ok = rows.filter(pl.col("status") == "ok")
+    out["output_tokens_mean"] = _mean(ok["output_tokens"])
+    out["asked_tokens_mean"] = _mean(ok["max_tokens"])
+    out["prompt_tokens_mean"] = _mean(ok["prompt_tokens"])
+    for key in ("output_tokens_mean", "asked_tokens_mean", "prompt_tokens_mean"):
+        if out[key] is None:
+            reasons[key] = "no request succeeded"
+    out["goodput_share"] = _goodput(rows, goodput)
+    if out["goodput_share"] is None:
+        reasons["goodput_share"] = "the profile sets no goodput limits" if goodput is None else "no requests"
+    out["cut_off_share"] = None
+    if fixed_output:
+        reasons["cut_off_share"] = "not applicable: the profile fixes the length of every answer (ignore_eos)"
+    elif ok.height:
+        out["cut_off_share"] = ok.filter(pl.col("finish_reason") == "length").height / ok.height
+    else:
+        reasons["cut_off_share"] = "no request succeeded"
+    out["prefix_hit_share"] = None
+    told = ok.filter(pl.col("cached_tokens").is_not_null() & (pl.col("prompt_tokens") > 0))
+    if told.height:
+        out["prefix_hit_share"] = int(told["cached_tokens"].sum()) / int(told["prompt_tokens"].sum())
+    else:
+        reasons["prefix_hit_share"] = "the server reports no cached_tokens" if ok.height else "no request succeeded"
+    out["reasons"] = reasons
+    return out
+
+
+def _rates(records: pl.DataFrame, windows: dict[str, tuple[float, float]]) -> dict[str, float]:
+    length = sum(b - a for a, b in windows.values())
+    tokens = prompts = ended = 0
+    for stage, (from_s, to_s) in windows.items():
+        mine = records.filter(pl.col("stage") == stage)
+        times = mine["token_times_s"].explode().drop_nulls()
+        tokens += int(times.is_between(from_s, to_s, closed="left").sum())
+        started = mine.filter(pl.col("first_token_s").is_between(from_s, to_s, closed="left"))
+        prompts += int(started["prompt_tokens"].sum() or 0)
+        ended += mine.filter(
+            (pl.col("status") == "ok") & pl.col("end_s").is_between(from_s, to_s, closed="left")
+        ).height
+    return {
+        "output_tokens_per_s": tokens / length,
+        "prompt_tokens_per_s": prompts / length,
+        "requests_per_s": ended / length,
+    }
+
+
+def _mean(values: pl.Series) -> float | None:
+    return float(values.mean()) if values.drop_nulls().len() else None  # type: ignore[arg-type]
+
+
+def _goodput(rows: pl.DataFrame, limits: dict[str, float] | None) -> float | None:
+    """Share of all requests, failures included, that kept both limits."""
+    if limits is None or not rows.height:
+        return None
+    good = 0
+    for due, times, status in rows.select("due_s", "token_times_s", "status").iter_rows():
+        if status == "ok" and times:
+            tpot_ms = (times[-1] - times[0]) * 1000 / (len(times) - 1) if len(times) > 1 else 0.0
+            good += (times[0] - due) * 1000 <= limits["ttft_ms"] and tpot_ms <= limits["tpot_ms"]
+    return good / rows.height
+
+
+def series(records: pl.DataFrame, stage: str, window_s: float | None = None) -> pl.DataFrame:
+    """A stage over time, warm-up included, in windows of ``window_s`` since its first due request.
+
+    Without ``window_s`` the shortest of :data:`WINDOWS_S` whose median window holds enough requests for a P95.
+
+    Columns: ``t_s`` (middle of the window, on the run's clock), ``phase``, ``requests`` and ``failed`` (due in it),
+    ``ttft_p50_ms``, ``ttft_p95_ms``, ``ttft_max_ms``, ``itl_p95_ms`` (null where there are too few samples or the
+    quantile falls on a failure), ``output_tokens_per_s``, ``running`` (mean number of requests in flight).
+    """
+    rows = records.filter(pl.col("stage") == stage).sort("due_s")
+    schema = {
+        "t_s": pl.Float64, "phase": pl.String, "requests": pl.Int64, "failed": pl.Int64, "ttft_p50_ms": pl.Float64,
+        "ttft_p95_ms": pl.Float64, "ttft_max_ms": pl.Float64, "itl_p95_ms": pl.Float64,
+        "output_tokens_per_s": pl.Float64, "running": pl.Float64,
+    }  # fmt: skip
+    if not rows.height:
+        return pl.DataFrame(schema=schema)
+    first = float(rows["due_s"][0])
+    if window_s is None:
+        window_s = _window(rows["due_s"].to_list())
+    last = max(float(rows["due_s"][-1]), *(float(v or first) for v in (rows["end_s"].max(),)))  # type: ignore[arg-type]
+    count = int((last - first) // window_s) + 1
+    at = lambda t: min(max(int((t - first) // window_s), 0), count - 1)  # noqa: E731
+    ttft: list[list[float]] = [[] for _ in range(count)]
+    itl: list[list[float]] = [[] for _ in range(count)]
+    tokens, failed, busy = [0] * count, [0] * count, [0.0] * count
+    phases: list[set[str]] = [set() for _ in range(count)]
+    columns = ("due_s", "sent_s", "end_s", "token_times_s", "status", "phase")
+    for due, sent, end, times, status, phase in rows.select(columns).iter_rows():
+        ok = status == "ok" and bool(times)
+        ttft[at(due)].append((times[0] - due) * 1000 if ok else math.inf)
+        failed[at(due)] += not ok
+        phases[at(due)].add(phase)
+        for t in times or []:
+            tokens[at(t)] += 1
+        for a, b in zip(times or [], (times or [])[1:], strict=False):
+            itl[at(b)].append((b - a) * 1000)
+        if sent is not None and end is not None:
+            for w in range(at(sent), at(end) + 1):
+                low = first + w * window_s
+                busy[w] += max(min(end, low + window_s) - max(sent, low), 0.0) / window_s
+    known = "measured"
+    out = []
+    for w in range(count):
+        known = "measured" if "measured" in phases[w] else next(iter(phases[w]), known)
+        finite = [v for v in ttft[w] if not math.isinf(v)]
+        out.append(
+            (
+                first + (w + 0.5) * window_s, known, len(ttft[w]), failed[w], quantile(ttft[w], 0.5)[0],
+                quantile(ttft[w], 0.95)[0], max(finite, default=None), quantile(itl[w], 0.95)[0],
+                tokens[w] / window_s, busy[w],
+            )
+        )  # fmt: skip
+    return pl.DataFrame(out, schema=schema, orient="row")
+
+
+def _window(due_s: list[float]) -> float:
+    for window_s in WINDOWS_S:
+        counts: dict[int, int] = {}
+        for t in due_s:
+            counts[int((t - due_s[0]) // window_s)] = counts.get(int((t - due_s[0]) // window_s), 0) + 1
+        if sorted(counts.values())[len(counts) // 2] >= min_samples(0.95):
+            return window_s
+    return WINDOWS_S[-1]
