@@ -1,0 +1,1 @@
+"""Hand-written material: one module a scenario, data only."""

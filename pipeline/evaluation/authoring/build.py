@@ -1,0 +1,90 @@
+"""From the scenario modules to the files of an evalset: same seed, same bytes."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+from pipeline.evaluation.authoring import (
+    arithmetic,
+    completion,
+    documents,
+    facts,
+    fields,
+    functions,
+    household,
+    instructions,
+    policy,
+    routing,
+)
+from pipeline.evaluation.authoring.draft import Draft, Scenario
+from pipeline.evaluation.items import Grader, Item, Message
+from pipeline.files import atomic_write
+
+SCENARIOS: tuple[Scenario, ...] = (
+    completion.SCENARIO,
+    household.SCENARIO,
+    facts.SCENARIO,
+    routing.SCENARIO,
+    policy.SCENARIO,
+    fields.SCENARIO,
+    arithmetic.SCENARIO,
+    functions.SCENARIO,
+    instructions.SCENARIO,
+    documents.SCENARIO,
+)
+
+
+def items_of(scenario: Scenario, seed: int, week: str) -> list[Item]:
+    """The written items of a scenario, then its pinned ones. Each scenario has a random stream of its own."""
+    written = scenario.write(random.Random(f"{seed}/{scenario.name}"), scenario.items)
+    items = [_item(scenario, "written", f"{n:03d}", d, week) for n, d in enumerate(written, 1)]
+    return items + [_item(scenario, "pinned", f"p{n:02d}", d, week) for n, d in enumerate(scenario.pinned(), 1)]
+
+
+def _item(scenario: Scenario, origin: Any, number: str, d: Draft, week: str) -> Item:
+    return Item(
+        id="-".join(filter(None, (scenario.name, number, d.tag))),
+        scenario=scenario.name,
+        kind=scenario.kind,  # type: ignore[arg-type]  # checked by the model
+        origin=origin,
+        week=week,
+        source=d.source,
+        prompt=d.prompt,
+        messages=[Message.model_validate(m) for m in d.messages] if d.messages else None,
+        choices=d.choices,
+        reference=d.reference,
+        grader=Grader(name=d.grader, params=d.params),
+        max_tokens=d.max_tokens,
+        watches_for=d.watches_for,
+    )
+
+
+def to_line(item: Item) -> str:
+    """One line of JSON: absent fields left out, keys in the order of the type, text as it is read."""
+    return json.dumps(item.model_dump(exclude_none=True), ensure_ascii=False) + "\n"
+
+
+def build(seed: int, week: str) -> dict[str, str]:
+    """File name -> content of ``items/``."""
+    return {f"{s.name}.jsonl": "".join(map(to_line, items_of(s, seed, week))) for s in SCENARIOS}
+
+
+def write_items(out: Path, seed: int, week: str) -> dict[str, int]:
+    """Writes ``out/items/*.jsonl``, removing files of scenarios that are no more; returns lines per file."""
+    files = build(seed, week)
+    for name, content in files.items():
+        atomic_write(out / "items" / name, content)
+    for path in (out / "items").glob("*.jsonl"):
+        if path.name not in files:
+            path.unlink()
+    return {name: content.count("\n") for name, content in files.items()}
+
+
+def composition() -> dict[str, dict[str, Any]]:
+    """What the manifest says about each scenario."""
+    return {
+        s.name: {"items": s.items + (pins := len(s.pinned())), "pinned": pins, "kind": s.kind} for s in SCENARIOS
+    }

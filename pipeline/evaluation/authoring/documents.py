@@ -1,0 +1,96 @@
+"""``long_documents``: one fact out of a document of some 700 to 1,200 tokens, near its start, its middle or its end.
+
+The questions about a document stand next to each other and after the text, so that the document is read once where the
+server shares prefixes. The item's id says where the fact stands. All questions about one document are one cluster.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from pipeline.evaluation.authoring.banks.documents import FAMILIES
+from pipeline.evaluation.authoring.draft import Draft, Scenario, chat, spread
+
+SYSTEM = "Answer the question from the document with one short phrase."
+ASK = "{document}\n\nQuestion: {question}"
+ENTRIES = 13
+POSITIONS = {"early": (1, 2), "middle": (6, 7), "late": (10, 11)}
+MAX_TOKENS = 24
+
+
+@dataclass(frozen=True)
+class Document:
+    text: str
+    facts: list[dict[str, tuple[str, str]]]  # per entry: attribute -> (question, answer)
+
+
+def compose(rng: random.Random, family: str) -> Document:
+    """A document of ``ENTRIES`` entries; no value of an attribute occurs twice."""
+    f = FAMILIES[family]
+    subjects = rng.sample(f.subjects, ENTRIES)
+    if family == "log":
+        subjects.sort(key=lambda s: int(s.split()[-1]))
+    values = {attribute: rng.sample(bank, ENTRIES) for attribute, (_, _, bank) in f.facts.items()}
+    asides = spread(rng, f.asides, 2 * ENTRIES)
+    paragraphs, facts = [f"{f.title}\n\n{f.opening}"], []
+    for i, subject in enumerate(subjects):
+        sentences, known = [], {}
+        for attribute, (asked, ways, _) in f.facts.items():
+            value = values[attribute][i]
+            sentence = rng.choice(ways).format(s=subject, v=value)
+            sentences.append(sentence[0].upper() + sentence[1:])
+            known[attribute] = (asked.format(s=subject), value)
+        rng.shuffle(sentences)
+        sentences[1:1], sentences[-1:-1] = [asides[2 * i]], [asides[2 * i + 1]]
+        paragraphs.append(" ".join(sentences))
+        facts.append(known)
+    return Document("\n\n".join(paragraphs), facts)
+
+
+def question(
+    source: str, document: Document, position: str, asked: str, answers: list[str], watches_for: str | None = None
+) -> Draft:
+    return Draft(
+        source=source,
+        grader="extract.match",
+        reference=answers,
+        messages=chat(SYSTEM, [], ASK.format(document=document.text, question=asked)),
+        max_tokens=MAX_TOKENS,
+        watches_for=watches_for,
+        tag=position,
+    )
+
+
+def accepted(answer: str) -> list[str]:
+    """The phrase; of a measure also the bare number."""
+    number, _, unit = answer.partition(" ")
+    return [answer, number] if number.isdigit() and unit else [answer]
+
+
+def write(rng: random.Random, n: int) -> list[Draft]:
+    drafts: list[Draft] = []
+    per_document = len(POSITIONS)
+    families = spread(rng, sorted(FAMILIES), -(-n // per_document))
+    for number, family in enumerate(families, 1):
+        document = compose(rng, family)
+        for position, entries in POSITIONS.items():
+            known = document.facts[rng.choice(entries)]
+            asked, answer = known[rng.choice(sorted(known))]
+            drafts.append(question(f"documents.{family}-{number}", document, position, asked, accepted(answer)))
+    return drafts[:n]
+
+
+def pinned() -> list[Draft]:
+    """Two questions about one document that no seed changes: its very first entry and its very last."""
+    document = compose(random.Random("pinned"), "museums")
+    (first, keeper), (last, year) = document.facts[0]["keeper"], document.facts[-1]["founded"]
+    return [
+        question("pinned.documents", document, "first", first, accepted(keeper),
+                 "loses the start of a long prompt (a window or a truncation that drops the oldest tokens)"),
+        question("pinned.documents", document, "last", last, accepted(year),
+                 "loses the end of the document to the truncation that keeps the first tokens"),
+    ]  # fmt: skip
+
+
+SCENARIO = Scenario("long_documents", "long_context", 24, write, pinned)
