@@ -1,0 +1,257 @@
+"""The pool of KV blocks: who holds which, what can be shared, what can be reused.
+
+    +--------- used ----------+------ cached -------+------ free ------+
+    | ref_count > 0           | ref_count 0, known  | ref_count 0,     |
+    | held by block tables    | content, LRU order  | content unknown  |
+    +-------------------------+---------------------+------------------+
+       release ------------------------->  or ------------->
+       <------- prefix hit ------+   <--- grow takes free blocks first, then the oldest cached one
+
+The pool owns the bookkeeping; the runner owns the tensors and knows nothing but block numbers. A table owns its
+references: the only ways to gain one are ``grow``, ``share`` and ``fork``, the only way to lose them is ``release``
+(or the swap of one block in ``make_writable``).
+
+A full block is known by a chain: sha256 of the parent's digest and the block's tokens, rooted in a salt that names
+model and KV dtype. On a hit the tokens are compared as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+class BlockPoolError(RuntimeError):
+    """The books do not balance: a defect, never a user's mistake."""
+
+
+@dataclass(eq=False)
+class BlockTable:
+    """Blocks of one request in order of position, and the chain of digests of those that are full and computed."""
+
+    blocks: list[int] = field(default_factory=list)
+    num_tokens: int = 0  # positions the blocks were asked to cover
+    digests: list[bytes] = field(default_factory=list)  # depends on the tokens alone, so it survives a release
+    num_published: int = 0  # full blocks whose content the pool knows or need not know
+
+
+class BlockPool:
+    def __init__(self, num_blocks: int, block_size: int, salt: bytes = b"", caching: bool = True) -> None:
+        self.num_blocks, self.block_size, self.caching = num_blocks, block_size, caching
+        self._root = hashlib.sha256(salt).digest()
+        self._refs = [0] * num_blocks
+        self._content: dict[int, tuple[bytes, tuple[int, ...]]] = {}  # block -> its digest and tokens
+        self._known: dict[bytes, int] = {}  # digest -> block
+        self._free: deque[int] = deque(range(num_blocks))
+        self._cached: OrderedDict[int, None] = OrderedDict()  # oldest first
+        self._tables: set[BlockTable] = set()
+        self.failures = {"exhausted": 0, "fragmented": 0}
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    @property
+    def num_cached(self) -> int:
+        return len(self._cached)
+
+    @property
+    def num_used(self) -> int:
+        return self.num_blocks - len(self._free) - len(self._cached)
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that nobody holds."""
+        return len(self._free) + len(self._cached)
+
+    def blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    # Prefix sharing
+
+    def _chain(self, table: BlockTable, tokens: Sequence[int], num_full: int) -> None:
+        """Extends ``table.digests`` to the first ``num_full`` full blocks of ``tokens``."""
+        size = self.block_size
+        for i in range(len(table.digests), num_full):
+            parent = table.digests[i - 1] if i else self._root
+            table.digests.append(hashlib.sha256(parent + array("q", tokens[i * size : (i + 1) * size])).digest())
+
+    def match(self, table: BlockTable, tokens: Sequence[int], max_tokens: int) -> list[int]:
+        """Blocks that hold the longest known prefix of ``tokens`` within ``max_tokens``. Takes no reference."""
+        if not self.caching:
+            return []
+        size, hits = self.block_size, list[int]()
+        for i in range(min(max_tokens, len(tokens)) // size):
+            self._chain(table, tokens, i + 1)
+            block = self._known.get(table.digests[i])
+            if block is None or self._content[block][1] != tuple(tokens[i * size : (i + 1) * size]):
+                break
+            hits.append(block)
+        return hits
+
+    def fits(self, hits: Sequence[int], num_tokens: int, reserve: int) -> bool:
+        """Whether ``num_tokens`` positions, of which ``hits`` cover the first, leave ``reserve`` blocks available."""
+        idle_hits = sum(1 for block in hits if not self._refs[block])
+        return self.blocks_for(num_tokens) - len(hits) + idle_hits + reserve <= self.num_available
+
+    def share(self, table: BlockTable, hits: Sequence[int]) -> None:
+        """Makes an empty table start with the blocks that ``match`` found."""
+        if table.blocks:
+            raise BlockPoolError(f"a table with {len(table.blocks)} blocks cannot start with a shared prefix")
+        for block in hits:
+            self._take(block)
+        table.blocks.extend(hits)
+        table.num_tokens = len(hits) * self.block_size
+        table.num_published = len(hits)
+        if hits:
+            self._tables.add(table)
+
+    def commit(self, table: BlockTable, tokens: Sequence[int], num_computed: int) -> None:
+        """Makes the blocks whose keys and values are all computed known to later requests."""
+        if not self.caching:
+            return
+        size, num_full = self.block_size, num_computed // self.block_size
+        if num_full <= table.num_published:
+            return
+        self._chain(table, tokens, num_full)
+        for i in range(table.num_published, num_full):
+            self._publish(table.blocks[i], table.digests[i], tuple(tokens[i * size : (i + 1) * size]))
+        table.num_published = num_full
+
+    def _publish(self, block: int, digest: bytes, tokens: tuple[int, ...]) -> None:
+        if digest not in self._known and block not in self._content:
+            self._known[digest] = block
+            self._content[block] = (digest, tokens)
+
+    # References
+
+    def grow(self, table: BlockTable, num_tokens: int) -> bool:
+        """Lets ``table`` cover ``num_tokens`` positions: all of the missing blocks or none.
+
+        A failure is counted as `fragmented` where the unused positions at the ends of other tables would have been
+        enough, as `exhausted` where not even those would.
+        """
+        missing = self.blocks_for(num_tokens) - len(table.blocks)
+        if missing > self.num_available:
+            self._count_failure(num_tokens - len(table.blocks) * self.block_size)
+            return False
+        if missing > 0:
+            table.blocks.extend(self._new() for _ in range(missing))
+            self._tables.add(table)
+        table.num_tokens = max(table.num_tokens, num_tokens)
+        return True
+
+    def fork(self, table: BlockTable) -> BlockTable:
+        """A second table over the same blocks. Whoever writes to a shared block first must ``make_writable`` it."""
+        for block in table.blocks:
+            self._take(block)
+        copy = BlockTable(list(table.blocks), table.num_tokens, list(table.digests), table.num_published)
+        if copy.blocks:
+            self._tables.add(copy)
+        return copy
+
+    def make_writable(self, table: BlockTable, position: int) -> tuple[bool, tuple[int, int] | None]:
+        """Before ``position`` is written: a block that others hold too is replaced by one of the table's own.
+
+        Returns:
+            Whether it worked, and the copy (from, to) that must be made before the write, if any.
+        """
+        index = position // self.block_size
+        shared = table.blocks[index]
+        if self._refs[shared] == 1:
+            return True, None
+        if not self.num_available:
+            self._count_failure(1)
+            return False, None
+        table.blocks[index] = self._new()
+        self._drop(shared)
+        return True, (shared, table.blocks[index])
+
+    def num_exclusive(self, table: BlockTable) -> int:
+        """Blocks that become available if ``table`` is released."""
+        return sum(1 for block in table.blocks if self._refs[block] == 1)
+
+    def release(self, table: BlockTable) -> None:
+        """Gives up all references of ``table``. The one way out for finished, aborted, failed and preempted requests;
+        a second call does nothing. The end of the chain goes first, so that the front, which more can share, is kept
+        longest."""
+        for block in reversed(table.blocks):
+            self._drop(block)
+        table.blocks = []
+        table.num_tokens = table.num_published = 0
+        self._tables.discard(table)
+
+    def _take(self, block: int) -> None:
+        if not self._refs[block]:
+            if block not in self._cached:
+                raise BlockPoolError(f"block {block} is neither held nor cached and cannot be shared")
+            del self._cached[block]
+        self._refs[block] += 1
+
+    def _new(self) -> int:
+        if self._free:
+            block = self._free.popleft()
+        else:
+            block, _ = self._cached.popitem(last=False)
+            digest, _ = self._content.pop(block)
+            del self._known[digest]
+        self._refs[block] = 1
+        return block
+
+    def _drop(self, block: int) -> None:
+        if self._refs[block] < 1:
+            raise BlockPoolError(f"block {block} is released with reference count {self._refs[block]}")
+        self._refs[block] -= 1
+        if not self._refs[block]:
+            if block in self._content:
+                self._cached[block] = None
+            else:
+                self._free.append(block)
+
+    def _count_failure(self, asked_tokens: int) -> None:
+        free = self.num_available * self.block_size
+        slack = sum(len(t.blocks) * self.block_size - t.num_tokens for t in self._tables)
+        self.failures["fragmented" if free + slack >= asked_tokens else "exhausted"] += 1
+
+    # Checks
+
+    def check(self) -> None:
+        """Counts everything again. Cheap enough for tests and for moments without work, not for every step.
+
+        Raises:
+            BlockPoolError: with the numbers that do not agree.
+        """
+        held = [0] * self.num_blocks
+        for table in self._tables:
+            for block in table.blocks:
+                held[block] += 1
+        if held != self._refs:
+            wrong = [(b, h, r) for b, (h, r) in enumerate(zip(held, self._refs, strict=True)) if h != r]
+            raise BlockPoolError(f"references differ from the tables (block, held, counted): {wrong[:5]}")
+        idle = [b for b, r in enumerate(self._refs) if not r]
+        if sorted([*self._free, *self._cached]) != idle:
+            raise BlockPoolError(
+                f"free {len(self._free)} + cached {len(self._cached)} differ from {len(idle)} blocks without reference"
+            )
+        if {d: b for b, (d, _) in self._content.items()} != self._known or any(
+            b not in self._content for b in self._cached
+        ):
+            raise BlockPoolError(
+                f"{len(self._known)} known digests, {len(self._content)} blocks with content, "
+                f"{len(self._cached)} cached"
+            )
+
+    def check_idle(self) -> None:
+        """With no request alive every block is free or cached.
+
+        Raises:
+            BlockPoolError: a leak, with the numbers.
+        """
+        if self._tables or self.num_free + self.num_cached != self.num_blocks or any(self._refs):
+            raise BlockPoolError(
+                f"idle, but free {self.num_free} + cached {self.num_cached} of {self.num_blocks} blocks, "
+                f"{sum(self._refs)} references in {len(self._tables)} tables"
+            )

@@ -1,0 +1,307 @@
+"""The engine: requests in, tokens out, one step at a time. Token ids only; text and HTTP are the server's."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+from engine.batch import BatchEntry
+from engine.blocks import BlockPool, BlockPoolError
+from engine.config import EngineConfig
+from engine.protocol import AddRequest, Output, Refusal
+from engine.request import FinishReason, Request, RequestError, SamplingParams, TokenLogprob, TooLongError
+from engine.sampling import LogitsError, sample, token_logprobs
+from engine.scheduler import Plan, QueueFullError, Scheduled, Scheduler
+
+log = logging.getLogger(__name__)
+STEP_LOG_ROWS = 20_000
+
+
+class Runner(Protocol):
+    """What the core needs of a model; see ``engine.runner``."""
+
+    num_blocks: int
+    vocab_size: int
+    max_model_len: int
+
+    def execute(self, batch: list[BatchEntry]) -> list[Tensor | None]: ...
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None: ...
+
+
+class StepRow(NamedTuple):
+    """One row of the step log. Times are seconds since the core began; queue lengths are those after the step."""
+
+    step: int
+    start_s: float
+    duration_s: float
+    prefill_requests: int
+    prefill_tokens: int
+    decode_requests: int
+    running: int
+    waiting: int
+    blocks_used: int
+    blocks_cached: int
+    preempted: int
+    finished: int
+
+
+class EngineCore:
+    """Not thread-safe: one thread calls ``submit``, ``abort`` and ``step``."""
+
+    def __init__(self, runner: Runner, config: EngineConfig, salt: bytes = b"") -> None:
+        self.runner, self.config = runner, config
+        self.pool = BlockPool(runner.num_blocks, config.block_size, salt, config.prefix_caching)
+        self.scheduler = Scheduler(config, self.pool, runner.max_model_len)
+        self.requests: dict[str, Request] = {}
+        self.step_log: deque[StepRow] = deque(maxlen=STEP_LOG_ROWS)
+        self.counts: Counter[str] = Counter()
+        self.integrity_errors = 0
+        self._arrivals: deque[AddRequest] = deque()
+        self._aborts: deque[str] = deque()
+        self._began_s = time.monotonic()
+        self._num_submitted = 0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._arrivals or self._aborts or self.scheduler.has_work)
+
+    def submit(self, arrival: AddRequest) -> None:
+        """Hands over a request; it is looked at in the next step, and refused there if it has to be."""
+        self._arrivals.append(arrival)
+
+    def abort(self, ids: Iterable[str]) -> None:
+        """Ends requests by their exact ids in the next step. Unknown and finished ones are ignored; samples of the same
+        prompt that have not begun go with the first of them."""
+        self._aborts.extend(ids)
+
+    def step(self) -> list[Output]:
+        """Drain arrivals and aborts, schedule, run, sample, update. Returns the news, at most one token a request."""
+        start_s = time.monotonic()
+        outputs = [*self._drain_arrivals(), *self._drain_aborts()]
+        plan = self.scheduler.schedule()
+        if plan.entries:
+            if plan.copies:
+                self.runner.copy_blocks(plan.copies)
+            logits = self.runner.execute([self._entry(e) for e in plan.entries])
+            outputs += self._update(plan, logits)
+        if plan.entries or outputs:
+            self._log_step(start_s, plan, outputs)
+        if not self.scheduler.has_work:
+            self._check_idle()
+        return outputs
+
+    # Arrivals and ends
+
+    def _drain_arrivals(self) -> Iterable[Output]:
+        while self._arrivals:
+            ids, prompt, params = self._arrivals.popleft()
+            try:
+                self._start(ids, prompt, SamplingParams.from_wire(params))
+            except QueueFullError as e:
+                yield from (Output(i, error=str(e), refusal="queue_full") for i in ids)
+            except RequestError as e:
+                kind: Refusal = "too_long" if isinstance(e, TooLongError) else "invalid"
+                yield from (Output(i, error=str(e), refusal=kind) for i in ids)
+
+    def _start(self, ids: list[str], prompt: list[int], params: SamplingParams) -> None:
+        ids_outside = [t for t in (*prompt, *params.logit_bias) if not 0 <= t < self.runner.vocab_size]
+        if ids_outside:
+            raise RequestError(f"token id {ids_outside[0]} is outside the vocabulary of {self.runner.vocab_size}")
+        taken = [i for i in ids if i in self.requests]
+        if taken or len(set(ids)) != len(ids):
+            raise RequestError(f"request id {(taken or ids)[0]} is in use")
+        seed = params.seed if params.seed is not None else _derive(f"{self.config.seed}/{self._num_submitted}")
+        self._num_submitted += 1
+        members = [Request(i, prompt, params, seed if k == 0 else _derive(f"{seed}#{k}")) for k, i in enumerate(ids)]
+        members[0].forks = members[1:]
+        self.scheduler.add(members[0])
+        self.requests.update((m.id, m) for m in members)
+
+    def _drain_aborts(self) -> Iterable[Output]:
+        while self._aborts:
+            request = self.requests.get(self._aborts.popleft())
+            if request is not None:
+                for fork in list(request.forks):  # each end takes itself out of the list
+                    yield self._finish(fork, "abort")
+                yield self._finish(request, "abort")
+
+    def _finish(self, request: Request, reason: FinishReason, **news: Any) -> Output:
+        """The one end of a request: out of the books, blocks released, last output."""
+        request.finish_reason = reason
+        self.scheduler.remove(request)
+        for other in self.requests.values():
+            if request in other.forks:
+                other.forks.remove(request)
+                break
+        del self.requests[request.id]
+        self.counts[reason] += 1
+        return Output(
+            request.id,
+            finish_reason=reason,
+            cached_tokens=request.num_cached_tokens,
+            timings=_timings(request, time.monotonic()),
+            **news,
+        )
+
+    # After the model has run
+
+    def _entry(self, entry: Scheduled) -> BatchEntry:
+        request = entry.request
+        draws = entry.reaches_end and request.params.max_tokens > 0
+        return BatchEntry(
+            request.id,
+            request.tokens[entry.start : entry.end],
+            entry.start,
+            request.table.blocks,
+            "all" if request.wants_prompt_logprobs else "last" if draws else "none",
+        )
+
+    def _update(self, plan: Plan, logits: list[Tensor | None]) -> list[Output]:
+        self.scheduler.advance(plan)
+        outputs: list[Output] = []
+        drawing: list[tuple[Request, Tensor]] = []
+        for entry, rows in zip(plan.entries, logits, strict=True):
+            request = entry.request
+            self.counts["step_tokens"] += entry.num_tokens
+            if rows is None and not entry.reaches_end:
+                continue
+            if request.wants_prompt_logprobs and rows is not None:
+                self._collect_prompt_logprobs(entry, rows)
+            if not entry.reaches_end:
+                continue
+            if request.num_output_tokens == 0 and request.first_token_s is None:
+                self.counts["prompt_tokens"] += request.num_prompt_tokens
+            for member in (*request.forks, request):  # forks first: they need the blocks of a request that may end now
+                if member is not request:
+                    member.prompt_logprobs = request.prompt_logprobs
+                if rows is not None and member.params.max_tokens:
+                    drawing.append((member, rows[-1]))
+                else:
+                    outputs.append(self._finish(member, "length", prompt_logprobs=_owed(member)))
+        parents = {f.id: e.request for e in plan.entries if e.reaches_end for f in e.request.forks}
+        tokens = sample([row for _, row in drawing], [r for r, _ in drawing]) if drawing else []
+        now = time.monotonic()
+        for (request, row), token in zip(drawing, tokens, strict=True):
+            outputs.append(self._accept(request, row, token, parents.get(request.id), now))
+        return outputs
+
+    def _collect_prompt_logprobs(self, entry: Scheduled, rows: Tensor) -> None:
+        """Keeps what is asked of the logits of this chunk's prompt positions; the logits themselves go."""
+        request = entry.request
+        first = len(request.prompt_logprobs)  # the row at this position predicts the next token still owed
+        last = min(entry.end, request.num_prompt_tokens - 1)
+        if last > first:
+            wanted = request.prompt[first + 1 : last + 1]
+            part = rows[first - entry.start : last - entry.start]
+            request.prompt_logprobs += token_logprobs(part, wanted, request.params.prompt_logprobs or 0)
+
+    def _accept(
+        self, request: Request, row: Tensor, token: int | LogitsError, parent: Request | None, now: float
+    ) -> Output:
+        """Appends a drawn token and ends the request if it is done; a fork that is not done starts to run."""
+        first = request.num_output_tokens == 0
+        if isinstance(token, LogitsError):
+            return self._finish(request, "error", error=str(token))
+        params = request.params
+        logprob = token_logprobs(row.unsqueeze(0), [token], params.logprobs)[0] if params.logprobs is not None else None
+        request.tokens.append(token)
+        self.counts["generation_tokens"] += 1
+        if first:
+            request.first_token_s = now
+        prompt_logprobs = _owed(request) if first else None
+        if parent is not None:
+            parent.forks.remove(request)
+        reason = self._reason(request, token)
+        if reason is not None:
+            return self._finish(request, reason, token=token, logprob=logprob, prompt_logprobs=prompt_logprobs)
+        if parent is not None:
+            self.scheduler.start_fork(parent, request)
+        return Output(
+            request.id, token, logprob, cached_tokens=request.num_cached_tokens, prompt_logprobs=prompt_logprobs
+        )
+
+    def _reason(self, request: Request, token: int) -> FinishReason | None:
+        params = request.params
+        if token in params.stop_token_ids and not params.ignore_eos and request.num_output_tokens >= params.min_tokens:
+            return "stop"
+        full = request.num_output_tokens >= params.max_tokens
+        return "length" if full else None
+
+    # Books
+
+    def _log_step(self, start_s: float, plan: Plan, outputs: list[Output]) -> None:
+        prefill = [e for e in plan.entries if not e.is_decode]
+        self.counts["steps"] += 1
+        self.step_log.append(
+            StepRow(
+                step=self.counts["steps"],
+                start_s=start_s - self._began_s,
+                duration_s=time.monotonic() - start_s,
+                prefill_requests=len(prefill),
+                prefill_tokens=sum(e.num_tokens for e in prefill),
+                decode_requests=len(plan.entries) - len(prefill),
+                running=len(self.scheduler.running),
+                waiting=self.scheduler.num_waiting,
+                blocks_used=self.pool.num_used,
+                blocks_cached=self.pool.num_cached,
+                preempted=len(plan.preempted),
+                finished=sum(1 for o in outputs if o.finish_reason),
+            )
+        )
+
+    def _check_idle(self) -> None:
+        try:
+            self.pool.check_idle()
+        except BlockPoolError as e:
+            self.integrity_errors += 1
+            log.error("KV pool: %s", e)
+
+    def stats(self) -> dict[str, int]:
+        """Gauges and cumulative counts, for ``/metrics``."""
+        scheduler, pool = self.scheduler, self.pool
+        return {
+            "running": len(scheduler.running),
+            "waiting": scheduler.num_waiting,
+            "blocks_total": pool.num_blocks,
+            "blocks_used": pool.num_used,
+            "blocks_cached": pool.num_cached,
+            "prefix_queries_tokens": scheduler.num_prefix_queries_tokens,
+            "prefix_hits_tokens": scheduler.num_prefix_hits_tokens,
+            "preemptions": scheduler.num_preemptions,
+            "recomputed_tokens": scheduler.num_recomputed_tokens,
+            "allocation_failures_exhausted": pool.failures["exhausted"],
+            "allocation_failures_fragmented": pool.failures["fragmented"],
+            "integrity_errors": self.integrity_errors,
+            **{k: self.counts[k] for k in ("steps", "step_tokens", "prompt_tokens", "generation_tokens")},
+            **{f"finished_{k}": self.counts[k] for k in ("stop", "length", "abort", "error")},
+        }
+
+    def steps_since(self, step: int) -> list[StepRow]:
+        """Rows of the step log with a number above ``step``; the oldest may be gone (``STEP_LOG_ROWS``)."""
+        return [row for row in self.step_log if row.step > step]
+
+
+def _derive(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def _owed(request: Request) -> list[TokenLogprob] | None:
+    return request.prompt_logprobs if request.params.prompt_logprobs is not None else None
+
+
+def _timings(request: Request, now: float) -> dict[str, float | None]:
+    """Seconds in each phase; None for one that was not reached."""
+    admitted, first = request.admitted_s, request.first_token_s
+    waiting_again = now - request.preempted_since_s if request.preempted_since_s is not None else 0.0
+    return {
+        "queued_s": (now if admitted is None else admitted) - request.arrived_s,
+        "prefill_s": None if admitted is None else (now if first is None else first) - admitted,
+        "decode_s": None if first is None else now - first,
+        "preempted_s": request.preempted_s + waiting_again,
+    }

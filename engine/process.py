@@ -1,0 +1,127 @@
+"""The engine core as a process of its own: ``python -m engine.process``, started by the server with two pipes.
+
+stdin   commands from the server; its end means that the server is gone, and the core ends at once
+stdout  messages to the server (moved to a private descriptor, so that a stray print cannot damage the stream)
+stderr  log
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from engine.artifact import ArtifactError, read_manifest
+from engine.config import EngineConfig
+from engine.core import EngineCore
+from engine.protocol import HEARTBEAT_S, AddRequest, encode, read_message
+
+log = logging.getLogger(__name__)
+Inbox = queue.SimpleQueue[dict[str, Any]]
+
+
+def read_commands(pipe: BinaryIO, inbox: Inbox) -> None:
+    """Fills the inbox until the pipe closes, then ends the process, even if a step is stuck in native code."""
+    while (message := read_message(pipe)) is not None:
+        inbox.put(message)
+    os._exit(0)
+
+
+class Loop:
+    """Commands in, steps, messages out."""
+
+    def __init__(self, core: EngineCore, inbox: Inbox, pipe: BinaryIO) -> None:
+        self.core, self.inbox, self.pipe = core, inbox, pipe
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.pipe.write(encode(message))
+        self.pipe.flush()
+
+    def run(self) -> None:
+        while True:
+            self.turn()
+
+    def turn(self) -> None:
+        """Handles the commands that are there, then takes one step; without work, waits for one heartbeat at most."""
+        deadline = time.monotonic() + HEARTBEAT_S
+        try:
+            while True:
+                left = 0.0 if self.core.has_work else deadline - time.monotonic()
+                self.handle(self.inbox.get(block=left > 0, timeout=left if left > 0 else None))
+        except queue.Empty:
+            pass
+        outputs = self.core.step() if self.core.has_work else []
+        self.send({"type": "step", "outputs": outputs, "stats": self.core.stats()})
+
+    def handle(self, message: dict[str, Any]) -> None:
+        match message["type"]:
+            case "add":
+                for fields in message["requests"]:
+                    self.core.submit(AddRequest(*fields))
+            case "abort":
+                self.core.abort(message["ids"])
+            case "step_log":
+                rows = self.core.steps_since(message["since"])
+                self.send({"type": "step_log", "rows": [row._asdict() for row in rows]})
+            case other:
+                raise ValueError(f"unknown command {other!r}")
+
+
+def build(artifact: Path, config: EngineConfig) -> tuple[EngineCore, dict[str, Any]]:
+    """Loads the model. Returns the core and what the server tells others about it.
+
+    Raises:
+        ArtifactError: the directory cannot be served.
+    """
+    from engine.runner import ModelRunner
+
+    runner = ModelRunner(artifact, config)
+    salt = f"{read_manifest(artifact).digest}/{runner.derived.get('compute_dtype')}/{runner.derived.get('kv_dtype')}"
+    core = EngineCore(runner, config, salt.encode())
+    return core, {
+        "vocab_size": runner.vocab_size,
+        "max_model_len": runner.max_model_len,
+        "derived": runner.derived,
+        "memory": runner.memory(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="engine.process", description=__doc__)
+    parser.add_argument("--artifact", type=Path, required=True)
+    parser.add_argument("--config-json", required=True)
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # sent to the whole terminal or group: the server decides when to end
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    events = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    inbox: Inbox = queue.SimpleQueue()
+    threading.Thread(target=read_commands, args=(sys.stdin.buffer, inbox), daemon=True).start()
+    try:
+        core, about = build(arguments.artifact, EngineConfig.model_validate_json(arguments.config_json))
+        loop = Loop(core, inbox, events)
+        gc.collect()
+        gc.freeze()
+        loop.send({"type": "ready", **about})
+        loop.run()
+    except Exception as e:
+        # The server says it to whoever waits; a defect leaves its traceback in the log as well.
+        if not isinstance(e, ArtifactError):
+            log.exception("the engine core stops")
+        events.write(encode({"type": "failed", "message": str(e) or repr(e), "usage": isinstance(e, ArtifactError)}))
+        events.flush()
+        logging.shutdown()
+        os._exit(3)  # the reader thread still holds stdin, which an orderly exit would wait for
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""What the server and the engine core say to each other: length-prefixed msgpack over two pipes.
+
+    server -> core   {"type": "add", "requests": [AddRequest, ...]}   {"type": "abort", "ids": [...]}
+                     {"type": "step_log", "since": step}               (closing the pipe ends the core)
+    core -> server   {"type": "ready", ...}   {"type": "failed", "message": ...}   {"type": "step_log", "rows": ...}
+                     {"type": "step", "outputs": [Output, ...], "stats": {...}}
+
+A `step` message is sent for every step and, without work, every ``HEARTBEAT_S``: it is also the heartbeat.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, BinaryIO, Literal, NamedTuple, cast
+
+import msgpack
+
+from engine.request import FinishReason, TokenLogprob
+
+HEARTBEAT_S = 0.5
+_LENGTH = struct.Struct("<I")
+LENGTH_BYTES = _LENGTH.size
+Refusal = Literal["queue_full", "too_long", "invalid"]
+
+
+class AddRequest(NamedTuple):
+    """``ids``: one for each sample of the prompt; ``params``: ``SamplingParams.to_wire()``."""
+
+    ids: list[str]
+    prompt: list[int]
+    params: dict[str, Any]
+
+
+class Output(NamedTuple):
+    """News of one request: a token, an end, or a refusal (``refusal`` set, never with a token)."""
+
+    id: str
+    token: int | None = None
+    logprob: TokenLogprob | None = None
+    finish_reason: FinishReason | None = None
+    error: str | None = None
+    refusal: Refusal | None = None
+    cached_tokens: int = 0
+    prompt_logprobs: list[TokenLogprob] | None = None  # with the first output, if asked for
+    timings: dict[str, float | None] | None = None  # with the last output, seconds
+
+    @classmethod
+    def from_wire(cls, fields: list[Any]) -> Output:
+        output = cls(*fields)
+        return output._replace(
+            logprob=TokenLogprob(*output.logprob) if output.logprob else None,
+            prompt_logprobs=[TokenLogprob(*p) for p in output.prompt_logprobs]
+            if output.prompt_logprobs is not None
+            else None,
+        )
+
+
+def encode(message: dict[str, Any]) -> bytes:
+    body = cast(bytes, msgpack.packb(message))
+    return _LENGTH.pack(len(body)) + body
+
+
+def decode(body: bytes) -> dict[str, Any]:
+    return cast(dict[str, Any], msgpack.unpackb(body, strict_map_key=False))
+
+
+def length_of(prefix: bytes) -> int:
+    return int(_LENGTH.unpack(prefix)[0])
+
+
+def read_message(pipe: BinaryIO) -> dict[str, Any] | None:
+    """The next message of a blocking pipe; None at its end."""
+    prefix = pipe.read(LENGTH_BYTES)
+    if len(prefix) < LENGTH_BYTES:
+        return None
+    length = length_of(prefix)
+    body = pipe.read(length)
+    return decode(body) if len(body) == length else None

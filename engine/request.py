@@ -1,0 +1,155 @@
+"""A request as the engine core sees it: token ids and counters. Phases are derived from the counters, not stored."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, NamedTuple
+
+from engine.blocks import BlockTable
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class RequestError(ValueError):
+    """A request that cannot be served: says which numbers do not fit."""
+
+
+class TooLongError(RequestError):
+    """More tokens than the model or the KV pool can ever hold."""
+
+
+class TokenLogprob(NamedTuple):
+    """Log-probability of one token and of the most likely ones in its place, from the unmodified logits."""
+
+    logprob: float
+    top_ids: list[int]
+    top_logprobs: list[float]
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How tokens are drawn and when to stop. Text (stop strings) is the server's business.
+
+    ``temperature`` 0 is greedy; ``top_k`` 0 and ``top_p`` 1 are off; ``logprobs`` is how many alternatives to report
+    beside each generated token (None: report nothing), ``prompt_logprobs`` the same for the prompt;
+    ``stop_token_ids`` end the request unless ``ignore_eos``, and not before ``min_tokens`` tokens.
+    """
+
+    max_tokens: int
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = field(default_factory=dict)
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    seed: int | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        limits = [
+            (self.max_tokens >= 0, "max_tokens", self.max_tokens, "0 or more"),
+            (self.temperature >= 0, "temperature", self.temperature, "0 or more"),
+            (self.top_k >= 0, "top_k", self.top_k, "0 (off) or more"),
+            (0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1"),
+            (self.repetition_penalty > 0, "repetition_penalty", self.repetition_penalty, "above 0"),
+            (0 <= self.min_tokens <= self.max_tokens, "min_tokens", self.min_tokens, f"0 to {self.max_tokens}"),
+        ]
+        for good, name, found, expected in limits:
+            if not good:
+                raise RequestError(f"{name} is {found}, expected {expected}")
+
+    @property
+    def modifies_logits(self) -> bool:
+        """Whether the logits a token is drawn from differ from the model's."""
+        return bool(
+            self.presence_penalty
+            or self.frequency_penalty
+            or self.repetition_penalty != 1.0
+            or self.logit_bias
+            or (self.min_tokens and self.stop_token_ids and not self.ignore_eos)
+        )
+
+    def to_wire(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    @classmethod
+    def from_wire(cls, data: dict[str, Any]) -> SamplingParams:
+        return cls(**{**data, "stop_token_ids": tuple(data["stop_token_ids"])})
+
+
+@dataclass(eq=False)
+class Request:
+    """One sequence. The scheduler's job is to let ``num_computed_tokens`` catch up with ``num_tokens``.
+
+    ``forks`` are further samples of the same prompt (``n > 1``): they begin when the prompt has been computed once and
+    share its blocks. ``seed`` is resolved: requests without one get one from the engine.
+    """
+
+    id: str
+    prompt: list[int]
+    params: SamplingParams
+    seed: int = 0
+    arrival: int = 0
+    forks: list[Request] = field(default_factory=list)
+
+    tokens: list[int] = field(init=False)
+    table: BlockTable = field(init=False, default_factory=BlockTable)
+    num_computed_tokens: int = 0
+    num_cached_tokens: int = 0  # prompt tokens that the first admission found in the prefix cache
+    high_water_tokens: int = 0  # the most that was ever computed: what lies below it is recomputed after a preemption
+    num_preemptions: int = 0
+    finish_reason: FinishReason | None = None
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # entry i belongs to prompt token i + 1
+    arrived_s: float = field(default_factory=time.monotonic)
+    admitted_s: float | None = None
+    first_token_s: float | None = None
+    preempted_since_s: float | None = None
+    preempted_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise RequestError("the prompt has no token, expected at least one")
+        self.tokens = list(self.prompt)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.tokens) - len(self.prompt)
+
+    @property
+    def remaining_tokens(self) -> int:
+        return len(self.tokens) - self.num_computed_tokens
+
+    @property
+    def max_total_tokens(self) -> int:
+        return len(self.prompt) + self.params.max_tokens
+
+    @property
+    def width(self) -> int:
+        """Sequences that this request stands for in the queue."""
+        return 1 + len(self.forks)
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        return self.params.prompt_logprobs is not None and len(self.prompt_logprobs) < len(self.prompt) - 1
+
+    @property
+    def reusable_prefix_tokens(self) -> int:
+        """The longest prefix whose rows need not be computed: at least one row is needed to draw a token, and every
+        row whose logits are prompt log-probabilities still owed."""
+        if self.wants_prompt_logprobs:
+            return len(self.prompt_logprobs)
+        return self.num_tokens - 1

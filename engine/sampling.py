@@ -1,0 +1,142 @@
+"""Logits to tokens.
+
+A draw depends on the request's own logits, parameters, seed and position, on nothing else: noise comes from a counter
+based generator (SplitMix64; Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014) keyed by
+(seed, position), and the draw is the Gumbel-max rule (Maddison, Tarlow, Minka, "A* sampling", NIPS 2014), which is an
+argmax and so does not depend on the order of a sum. Reported log-probabilities are those of the unmodified logits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from engine.request import Request, SamplingParams, TokenLogprob
+
+_LOGPROB_ROWS = 32  # rows normalised at once: bounds the extra memory to 32 x vocab
+
+
+class LogitsError(RuntimeError):
+    """Logits that are not finite: nothing can be drawn from them."""
+
+
+def sample(rows: Sequence[Tensor], requests: Sequence[Request]) -> list[int | LogitsError]:
+    """The next token of each request from its row of logits (float32 [vocab], not changed).
+
+    Plain greedy rows share one argmax; the others are drawn one by one. An error stands in the place of the request it
+    belongs to.
+    """
+    drawn: list[int | LogitsError] = [0] * len(rows)
+    plain = [i for i, r in enumerate(requests) if r.params.temperature == 0 and not r.params.modifies_logits]
+    if plain:
+        stacked = rows[plain[0]].unsqueeze(0) if len(plain) == 1 else torch.stack([rows[i] for i in plain])
+        best = stacked.argmax(dim=-1, keepdim=True)  # [plain, 1]; the first, that is lowest, id on ties
+        for i, token, value in zip(plain, best[:, 0].tolist(), stacked.gather(1, best)[:, 0].tolist(), strict=True):
+            drawn[i] = token if math.isfinite(value) else _not_finite(requests[i])
+    for i in set(range(len(rows))) - set(plain):
+        drawn[i] = _sample_one(rows[i], requests[i])
+    return drawn
+
+
+def _not_finite(request: Request) -> LogitsError:
+    return LogitsError(
+        f"the model's logits at position {request.num_tokens} are not finite; the weights or their scales are damaged"
+    )
+
+
+def _sample_one(row: Tensor, request: Request) -> int | LogitsError:
+    params = request.params
+    best = row.argmax()
+    if not math.isfinite(float(row[best])):
+        return _not_finite(request)
+    logits = modified(row, request) if params.modifies_logits else row
+    if params.temperature == 0:
+        return int(logits.argmax())
+    scaled = logits.double() / params.temperature
+    ids = kept(scaled, params)
+    return int(ids[(scaled[ids] + gumbel(request.seed, request.num_tokens, ids)).argmax()])
+
+
+def modified(row: Tensor, request: Request) -> Tensor:
+    """Logits after bias, ``min_tokens`` and penalties, on a copy.
+
+    Repetition penalty as in Keskar et al., "CTRL" (2019), over prompt and output; presence and frequency penalties as
+    OpenAI defines them, over the output.
+    """
+    params, logits = request.params, row.clone()
+    if params.repetition_penalty != 1.0:
+        seen = torch.tensor(sorted(set(request.tokens)), device=row.device)
+        values = logits[seen]
+        logits[seen] = torch.where(values > 0, values / params.repetition_penalty, values * params.repetition_penalty)
+    output = request.tokens[request.num_prompt_tokens :]
+    if output and (params.presence_penalty or params.frequency_penalty):
+        counts = Counter(output)
+        ids = torch.tensor(list(counts), device=row.device)
+        times = torch.tensor(list(counts.values()), device=row.device, dtype=row.dtype)
+        logits[ids] -= params.presence_penalty + params.frequency_penalty * times
+    if params.logit_bias:
+        ids = torch.tensor(list(params.logit_bias), device=row.device)
+        logits[ids] += torch.tensor(list(params.logit_bias.values()), device=row.device, dtype=row.dtype)
+    if params.stop_token_ids and not params.ignore_eos and request.num_output_tokens < params.min_tokens:
+        logits[torch.tensor(params.stop_token_ids, device=row.device)] = -math.inf
+    return logits
+
+
+def kept(scaled: Tensor, params: SamplingParams) -> Tensor:
+    """Ids that ``top_k`` and then ``top_p`` leave, int64; of equal logits the lower id is kept first."""
+    if not params.top_k and params.top_p == 1.0:
+        return torch.arange(scaled.numel(), device=scaled.device)
+    if params.top_k and params.top_k < scaled.numel():
+        edge = scaled.topk(params.top_k).values[-1]
+        pool = (scaled >= edge).nonzero()[:, 0]  # more than top_k where logits at the edge are equal
+    else:
+        pool = torch.arange(scaled.numel(), device=scaled.device)
+    order = pool[scaled[pool].sort(descending=True, stable=True).indices]
+    if params.top_k:
+        order = order[: params.top_k]
+    if params.top_p < 1.0:
+        mass = torch.softmax(scaled[order], dim=-1).cumsum(-1)
+        order = order[: int((mass < params.top_p).sum()) + 1]
+    return order
+
+
+def gumbel(seed: int, position: int, ids: Tensor) -> Tensor:
+    """Standard Gumbel noise, float64, for token ``ids`` at ``position``: the same for the same three, anywhere."""
+    key = int.from_bytes(hashlib.sha256(f"{seed}/{position}".encode()).digest()[:8], "big", signed=True)
+    z = ids * _signed(0x9E3779B97F4A7C15) + key  # int64 arithmetic wraps, as SplitMix64 wants
+    z = (z ^ _shift(z, 30)) * _signed(0xBF58476D1CE4E5B9)
+    z = (z ^ _shift(z, 27)) * _signed(0x94D049BB133111EB)
+    uniform = (_shift(z ^ _shift(z, 31), 12).double() + 0.5) / 2**52  # strictly between 0 and 1
+    return -(-uniform.log()).log()
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _shift(z: Tensor, bits: int) -> Tensor:
+    """Logical right shift of an int64."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def token_logprobs(rows: Tensor, token_ids: Sequence[int], top: int) -> list[TokenLogprob]:
+    """Log-probability of ``token_ids[i]`` under ``rows[i]`` (float32 [rows, vocab]) and the ``top`` most likely ids."""
+    found: list[TokenLogprob] = []
+    for at in range(0, len(token_ids), _LOGPROB_ROWS):
+        ids = torch.tensor(token_ids[at : at + _LOGPROB_ROWS], device=rows.device)
+        logprobs = torch.log_softmax(rows[at : at + len(ids)], dim=-1)
+        own = logprobs.gather(1, ids.unsqueeze(1))[:, 0].tolist()
+        best = logprobs.topk(min(top, rows.shape[1]), dim=-1) if top else None
+        for i, value in enumerate(own):
+            pairs: list[tuple[float, int]] = []
+            if best is not None:
+                pairs = sorted(
+                    zip((-best.values[i]).tolist(), best.indices[i].tolist(), strict=True)
+                )  # equal ones by id
+            found.append(TokenLogprob(value, [t for _, t in pairs], [-v for v, _ in pairs]))
+    return found
