@@ -1,0 +1,141 @@
+"""What each figure on the page means: one entry a metric, to which the figures link."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Term:
+    key: str
+    name: str
+    unit: str
+    better: Literal["lower", "higher", ""]
+    meaning: str
+    source: str = ""
+
+
+TERMS = [
+    Term(
+        "ttft",
+        "Time to first token (TTFT)",
+        "ms",
+        "lower",
+        "From the moment a request was due to the arrival of its first output token at the client. A request that "
+        "was due while the client was busy counts from its due time, so a stalled server cannot hide. Failed, "
+        "refused and timed-out requests count as infinitely late.",
+        "vLLM and MLPerf Inference use the same definition, the latter from the scheduled arrival",
+    ),
+    Term(
+        "itl",
+        "Inter-token latency (ITL)",
+        "ms",
+        "lower",
+        "The gap between two neighbouring output tokens of one request as seen by the client. All gaps of all requests "
+        "are pooled; a mean for each request would hide stalls.",
+    ),
+    Term(
+        "percentile",
+        "P50, P95, P99",
+        "",
+        "",
+        "The value that 50, 95 or 99 % of the samples do not exceed, from raw records. A percentile that the number "
+        "of samples cannot carry is not given.",
+    ),
+    Term(
+        "tokens_per_s",
+        "Output tokens per second",
+        "tok/s",
+        "higher",
+        "Output tokens that arrived during a stage, over all requests, divided by the stage's duration. At an arrival "
+        "rate below saturation it follows the rate, not the engine.",
+    ),
+    Term(
+        "accuracy",
+        "Accuracy",
+        "%",
+        "higher",
+        "Share of the evalset's items graded correct. An item that errors or is cut off counts as wrong. The interval "
+        "beside it is Wilson's at 95 % for the single tier; the paired comparison with the reference is in the gates.",
+        "Wilson, JASA 22 (1927)",
+    ),
+    Term(
+        "flip",
+        "Flip",
+        "items",
+        "lower",
+        "An item that one tier answers correctly and the reference does not, or the other way round. Decoding is "
+        "greedy and the engine deterministic, so a flip is an effect of the change under test, not noise of sampling.",
+    ),
+    Term(
+        "weights",
+        "Weights",
+        "MiB",
+        "lower",
+        "Bytes of all tensors of the model as the engine holds them: planned from the artifact, measured in "
+        "the server.",
+    ),
+    Term(
+        "kv",
+        "KV bytes per token, KV pool",
+        "bytes, MiB",
+        "",
+        "Keys and values of one token over all layers, and the memory set aside for them in blocks.",
+        "Kwon et al., SOSP 2023, section 3",
+    ),
+    Term(
+        "rss",
+        "Resident memory",
+        "MiB",
+        "lower",
+        "Memory that the server's processes hold (front end and engine core), at its highest during the load test.",
+    ),
+    Term(
+        "goodput",
+        "Goodput share",
+        "%",
+        "higher",
+        "Share of all requests that ended well and met the latency targets of the load profile.",
+    ),
+    Term(
+        "prefix",
+        "Prefix hit share",
+        "%",
+        "",
+        "Share of the prompt tokens whose keys and values were found in the prefix cache, as the server's usage says.",
+    ),
+    Term(
+        "n_effective",
+        "Effective samples",
+        "",
+        "",
+        "Neighbouring requests share a queue and are correlated; n effective is the number of independent samples that "
+        "carry the same information. Percentile rules are judged on it.",
+    ),
+    Term(
+        "interval",
+        "Interval and outcome",
+        "",
+        "",
+        "A rule passes if the bad end of the interval is inside the limit, fails if the good end is outside, and is "
+        "undecided in between. No data is never a pass.",
+    ),
+    Term(
+        "four_tuple",
+        "Four-tuple",
+        "",
+        "",
+        "Model, engine, quantisation, and evalset or workload, each with a digest. If more than one of them differs "
+        "between two results, a difference cannot be attributed to one cause: the comparison is confounded.",
+    ),
+    Term(
+        "sliding",
+        "Latency over time",
+        "ms",
+        "",
+        "TTFT: one dot a request, and the P95 of the latest 20 requests as a line. ITL: P95 of all gaps that ended in "
+        "each time step of at least 20 gaps.",
+    ),
+]
+BY_KEY = {t.key: t for t in TERMS}
