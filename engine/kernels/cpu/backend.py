@@ -1,7 +1,238 @@
-from engine.kernels.reference import ReferenceKernels
-from engine.kernels.errors import UnavailableError
+"""The C kernels behind the interface. Which products they take over is decided here, once, for all row counts:
+
+scheme  bfloat16 with AVX512_BF16       otherwise
+bf16    gemm.c, bf16 dot                gemm.c, float32 multiply-add on widened weights
+w4a16   gemm.c, bf16 dot                gemm.c, float32 multiply-add
+w8a8    torch._int_mm (exact), quantised and rescaled in rows.c
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine.artifact import ArtifactError, LinearSpec
+from engine.kernels.cpu import compile as compiler
+from engine.kernels.cpu import panels
+from engine.kernels.cpu.library import Library, pointer
+from engine.kernels.interface import AttentionMeta, PackedLinear
+from engine.kernels.reference import packing
+
+W_BF16, W_F32, W_INT4 = 0, 1, 2  # as in csrc/gemm.c
 
 
-class CpuKernels(ReferenceKernels):
-    def __init__(self, dtype, threads):
-        raise UnavailableError("being built")
+class CpuKernels:
+    """Implements engine.kernels.interface.Kernels."""
+
+    name = "cpu"
+
+    def __init__(self, dtype: torch.dtype, threads: int, target: str | None = None) -> None:
+        """Builds the C library if need be. ``target``: the compiler's -march flag, for tests of other machines.
+
+        Raises:
+            UnavailableError: it cannot be built or loaded here.
+        """
+        self.dtype, self.threads = dtype, threads
+        self._bf16 = int(dtype == torch.bfloat16)
+        self._c = Library(compiler.load(target=target), "_bf16" if self._bf16 else "_f32")
+        self._panel = int(self._c.gemm_panel())
+        self._dot = int(self._bf16 and self._c.gemm_has_dot())
+
+    def pack_linear(self, tensors: dict[str, Tensor], spec: LinearSpec | None, bias: Tensor | None) -> PackedLinear:
+        scheme = packing.check_keys(tensors, spec)
+        own_bias = None if bias is None else bias.float()
+        if scheme == "w4a16":
+            assert spec is not None  # check_keys
+            q, scale, zero = packing.unpack_w4a16(tensors, spec.group_size)
+            n, k = q.shape
+            if scale.dtype != torch.bfloat16:
+                raise ArtifactError(f"weight_scale is {scale.dtype}; expected {torch.bfloat16}")
+            packed, scales, zeros = panels.pack_int4(q, scale, zero, self._panel)
+            own = {"panels": packed, "scales": scales, "zeros": zeros}
+        elif scheme == "w8a8":
+            weight = packing.check_dtype(tensors, "weight", torch.int8)
+            n, k = weight.shape
+            scale = packing.check_dtype(tensors, "weight_scale", torch.float32, torch.bfloat16)
+            packing.check_shape("weight_scale", scale, n, 1)
+            own = {"weight": weight.contiguous(), "scale": scale.float().view(-1).contiguous()}
+        else:
+            weight = packing.check_dtype(tensors, "weight", torch.bfloat16, torch.float32, torch.float16)
+            n, k = weight.shape
+            exact = weight.dtype == torch.bfloat16 or self._bf16
+            own = {
+                "panels": panels.pack_bf16(weight.to(torch.bfloat16), self._panel)
+                if exact
+                else panels.pack_float32(weight.float(), self._panel)
+            }
+        return PackedLinear(scheme, int(k), int(n), own, own_bias)
+
+    def linear(self, x: Tensor, w: PackedLinear) -> Tensor:
+        return self._w8a8(x, w) if w.scheme == "w8a8" else self._gemm(x, w, self.dtype)
+
+    def logits(self, x: Tensor, w: PackedLinear) -> Tensor:
+        return self._w8a8(x, w).float() if w.scheme == "w8a8" else self._gemm(x, w, torch.float32)
+
+    def _gemm(self, x: Tensor, w: PackedLinear, dtype: torch.dtype) -> Tensor:
+        x = x.contiguous()
+        own = w.tensors
+        out = torch.empty(x.shape[0], w.out_features, dtype=dtype)
+        group = 1
+        if w.scheme == "w4a16":
+            kind, group = W_INT4, w.in_features // own["scales"].shape[1]
+        else:
+            kind = W_BF16 if own["panels"].dtype == torch.int32 else W_F32
+        dot = int(self._dot and kind != W_F32 and (kind == W_BF16 or group % 2 == 0))
+        failed = self._c.gemm(
+            pointer(x),
+            self._bf16,
+            pointer(out),
+            int(dtype == torch.bfloat16),
+            pointer(own["panels"]),
+            pointer(own.get("scales")),
+            pointer(own.get("zeros")),
+            pointer(w.bias),
+            x.shape[0],
+            w.in_features,
+            w.out_features,
+            group,
+            kind,
+            dot,
+            self._bf16,
+            self.threads,
+        )
+        if failed:
+            raise MemoryError(f"no memory for the buffers of a product of {x.shape[0]} rows")
+        return out
+
+    def _w8a8(self, x: Tensor, w: PackedLinear) -> Tensor:
+        x = x.contiguous()
+        rows, n = x.shape[0], w.out_features
+        q = torch.empty(x.shape, dtype=torch.int8)
+        scales = torch.empty(rows)
+        self._c.quantise_rows(pointer(x), pointer(q), pointer(scales), rows, w.in_features, self.threads)
+        product = torch._int_mm(q, w.tensors["weight"].t())  # int32 [T, N], exact
+        out = torch.empty(rows, n, dtype=self.dtype)
+        self._c.rescale(
+            pointer(product),
+            pointer(scales),
+            pointer(w.tensors["scale"]),
+            pointer(w.bias),
+            pointer(out),
+            rows,
+            n,
+            self.threads,
+        )
+        return out
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        self._c.rms_norm(
+            pointer(x), None, pointer(weight), pointer(out), None, x.shape[0], x.shape[1], eps, self.threads
+        )
+        return out
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        x, residual = x.contiguous(), residual.contiguous()
+        out, total = torch.empty_like(x), torch.empty_like(x)
+        self._c.rms_norm(
+            pointer(x),
+            pointer(residual),
+            pointer(weight),
+            pointer(out),
+            pointer(total),
+            x.shape[0],
+            x.shape[1],
+            eps,
+            self.threads,
+        )
+        return out, total
+
+    def rope(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        q, k = _rows(q), _rows(k)
+        rows, heads, dim = q.shape
+        q_out, k_out = torch.empty(q.shape, dtype=self.dtype), torch.empty(k.shape, dtype=self.dtype)
+        self._c.rope(
+            pointer(q),
+            q.stride(0),
+            pointer(k),
+            k.stride(0),
+            pointer(cos),
+            pointer(sin),
+            pointer(q_out),
+            pointer(k_out),
+            rows,
+            heads,
+            k.shape[1],
+            dim,
+            self.threads,
+        )
+        return q_out, k_out
+
+    def new_kv_cache(
+        self, blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        k = torch.zeros(blocks, kv_heads, head_dim, block_size, dtype=dtype).permute(0, 3, 1, 2)
+        v = torch.zeros(blocks, kv_heads, block_size, head_dim, dtype=dtype).permute(0, 2, 1, 3)
+        return k, v
+
+    def write_kv(self, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
+        k, v = _rows(k), _rows(v)
+        rows, kv_heads, dim = k.shape
+        self._c.write_kv(
+            pointer(k),
+            k.stride(0),
+            pointer(v),
+            v.stride(0),
+            self._bf16,
+            pointer(k_cache),
+            pointer(v_cache),
+            int(k_cache.dtype == torch.bfloat16),
+            pointer(slots),
+            rows,
+            kv_heads,
+            dim,
+            k_cache.shape[1],
+            self.threads,
+        )
+
+    def paged_attention(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, meta: AttentionMeta, scale: float) -> Tensor:
+        q = q.contiguous()
+        _, heads, dim = q.shape
+        _, block_size, kv_heads, _ = k_cache.shape
+        out = torch.empty_like(q)
+        requests, max_blocks = meta.block_tables.shape
+        failed = self._c.paged_attention(
+            pointer(q),
+            self._bf16,
+            pointer(out),
+            pointer(k_cache),
+            pointer(v_cache),
+            int(k_cache.dtype == torch.bfloat16),
+            pointer(meta.query_starts),
+            pointer(meta.context_lens),
+            pointer(meta.block_tables),
+            max_blocks,
+            requests,
+            heads,
+            kv_heads,
+            dim,
+            block_size,
+            scale,
+            self.threads,
+        )
+        if failed:
+            raise MemoryError("no memory for the attention buffers")
+        return out
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        gate_up = gate_up.contiguous()
+        rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+        out = torch.empty(rows, width, dtype=self.dtype)
+        self._c.silu_mul(pointer(gate_up), pointer(out), rows, width, self.threads)
+        return out
+
+
+def _rows(x: Tensor) -> Tensor:
+    """[T, heads, D] whose rows are contiguous, at any distance from each other."""
+    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()

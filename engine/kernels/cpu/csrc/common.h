@@ -1,0 +1,95 @@
+/* Vectors, bfloat16 and exp for the kernels. GCC and Clang vector extensions: no intrinsics, any instruction set. */
+#ifndef SEATRIAL_COMMON_H
+#define SEATRIAL_COMMON_H
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+#define API __attribute__((visibility("default")))
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+
+/* Sixteen lanes whatever the machine has: the compiler splits them where registers are narrower. A fixed width keeps
+   the order of every reduction the same on all of them. */
+#define LANES 16
+typedef float v16 __attribute__((vector_size(64)));
+typedef float v16u __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t i16v __attribute__((vector_size(64)));
+typedef uint32_t u16v __attribute__((vector_size(64)));
+typedef uint16_t h16v __attribute__((vector_size(32)));
+typedef uint16_t h16vu __attribute__((vector_size(32), aligned(2), may_alias));
+
+INLINE v16 splat(float x) { return (v16){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+
+INLINE v16 select16(i16v mask, v16 yes, v16 no) { return (v16)((mask & (i16v)yes) | (~mask & (i16v)no)); }
+
+INLINE float bf16_to_float(uint16_t h) {
+    uint32_t u = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+/* Round to nearest, ties to even; NaN stays NaN. */
+INLINE uint16_t float_to_bf16(float f) {
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    if (f != f) return 0x7fc0;
+    return (uint16_t)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+}
+
+INLINE v16 load_f32(const float *p) { return *(const v16u *)p; }
+INLINE void store_f32(float *p, v16 x) { *(v16u *)p = x; }
+INLINE v16 load_bf16(const uint16_t *p) { return (v16)(__builtin_convertvector(*(const h16vu *)p, u16v) << 16); }
+INLINE void store_bf16(uint16_t *p, v16 x) {
+    u16v u = (u16v)x;
+    u16v rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
+    u16v nan = (u16v)(x != x);
+    *(h16vu *)p = __builtin_convertvector((rounded & ~nan) | (nan & 0x7fc0), h16v);
+}
+INLINE float load1_f32(const float *p) { return *p; }
+INLINE void store1_f32(float *p, float x) { *p = x; }
+INLINE float load1_bf16(const uint16_t *p) { return bf16_to_float(*p); }
+INLINE void store1_bf16(uint16_t *p, float x) { *p = float_to_bf16(x); }
+
+/* Reductions over the lanes, always in this order. */
+INLINE float sum_lanes(v16 x) {
+    float s[8];
+    for (int i = 0; i < 8; i++) s[i] = x[i] + x[i + 8];
+    for (int i = 0; i < 4; i++) s[i] += s[i + 4];
+    return (s[0] + s[2]) + (s[1] + s[3]);
+}
+INLINE float max_lanes(v16 x) {
+    float s[8];
+    for (int i = 0; i < 8; i++) s[i] = MAX(x[i], x[i + 8]);
+    for (int i = 0; i < 4; i++) s[i] = MAX(s[i], s[i + 4]);
+    return MAX(MAX(s[0], s[2]), MAX(s[1], s[3]));
+}
+
+/* exp: x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial for exp(r) (coefficients of Cephes' expf, S. Moshier),
+   times 2^n. Below -87 the result is 0, -inf included. */
+INLINE v16 exp16(v16 x) {
+    const v16 magic = splat(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
+    i16v gone = x < splat(-87.0f);
+    v16 y = select16(gone, splat(-87.0f), x);
+    y = select16(y > splat(88.0f), splat(88.0f), y);
+    v16 n = (y * splat(1.44269504088896341f) + magic) - magic;
+    v16 r = y - n * splat(0.693359375f);
+    r = r + n * splat(2.12194440e-4f);
+    v16 p = splat(1.9875691500e-4f);
+    p = p * r + splat(1.3981999507e-3f);
+    p = p * r + splat(8.3334519073e-3f);
+    p = p * r + splat(4.1665795894e-2f);
+    p = p * r + splat(1.6666665459e-1f);
+    p = p * r + splat(5.0000001201e-1f);
+    p = p * (r * r) + r;
+    p = p + splat(1.0f);
+    i16v power = (__builtin_convertvector(n, i16v) + 127) << 23;
+    v16 result = p * (v16)power;
+    return select16(gone, splat(0.0f), result);
+}
+
+#endif

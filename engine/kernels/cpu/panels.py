@@ -1,0 +1,34 @@
+"""Weights to the panel layouts that csrc/gemm.c reads."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def _by_panel(x: Tensor, panel: int) -> Tensor:
+    """[N, C] -> [ceil(N / panel), C, panel], zero columns at the end."""
+    n, c = x.shape
+    count = -(-n // panel)
+    padded = x if n % panel == 0 else torch.cat([x, x.new_zeros(count * panel - n, c)])
+    return padded.view(count, panel, c).transpose(1, 2).contiguous()
+
+
+def pack_bf16(weight: Tensor, panel: int) -> Tensor:
+    """bf16 [N, K] -> int32 [panels, ceil(K/2), panel]: pairs of neighbouring k, the even one in the low half."""
+    if weight.shape[1] % 2:
+        weight = torch.cat([weight, weight.new_zeros(weight.shape[0], 1)], dim=1)
+    return _by_panel(weight.contiguous().view(torch.int32), panel)
+
+
+def pack_float32(weight: Tensor, panel: int) -> Tensor:
+    """float32 [N, K] -> [panels, K, panel]."""
+    return _by_panel(weight, panel)
+
+
+def pack_int4(q: Tensor, scale: Tensor, zero: Tensor, panel: int) -> tuple[Tensor, Tensor, Tensor]:
+    """q uint8 [N, K], scale bf16 and zero uint8 [N, K/group] -> bytes [panels, K, panel/2], scales and zero points
+    [panels, K/group, panel]."""
+    columns = _by_panel(q, panel)
+    packed = columns[..., : panel // 2] | (columns[..., panel // 2 :] << 4)
+    return packed.contiguous(), _by_panel(scale, panel), _by_panel(zero, panel)
