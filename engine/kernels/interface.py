@@ -70,6 +70,12 @@ class Kernels(Protocol):
         """As ``linear``, but float32 comes out: the head's output is not rounded more than the backend must."""
         ...
 
+    def embed(self, tokens: Tensor, w: PackedLinear) -> Tensor:
+        """Rows ``tokens`` (int64 [T]) of a packed bf16-scheme weight [N, K] -> [T, K]: a tied head and the embedding
+        are one tensor in memory.
+        """
+        ...
+
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x [T, H], weight [H] -> [T, H]; statistics in float32 (Zhang and Sennrich 2019)."""
         ...

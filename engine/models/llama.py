@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from engine.artifact import ArtifactError, Manifest
@@ -73,12 +72,13 @@ class Llama:
                 f"{directory}: model.embed_tokens.weight has shape {list(embedding.shape)}; config.json says "
                 f"[{self.shape.vocab}, {self.shape.hidden}]"
             )
+        self.embedding = kernels.pack_linear({"weight": embedding}, None, None)
         tied = bool(config.get("tie_word_embeddings", False)) or "lm_head.weight" not in store
-        self.embedding, self.head = _embedding_and_head(kernels, embedding, None if tied else linear("lm_head"))
+        self.head = self.embedding if tied else linear("lm_head").parts[0]
 
     def forward(self, step: StepInput, caches: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """Hidden states [T, hidden] before the last norm, as (mlp output, residual) summed. Mutates the caches."""
-        residual = F.embedding(step.tokens, self.embedding).to(self.kernels.dtype)
+        """Normed hidden states [T, hidden] of the step's tokens. Mutates the caches."""
+        residual = self.kernels.embed(step.tokens, self.embedding)
         x = self.kernels.rms_norm(residual, self.layers[0].input_norm, self.eps)
         for i, (layer, (k_cache, v_cache)) in enumerate(zip(self.layers, caches, strict=True)):
             x = layer.attention(x, step, k_cache, v_cache)
@@ -100,8 +100,8 @@ class Llama:
     @property
     def nbytes(self) -> int:
         """Bytes of all weights held, each storage once (the head may be the embedding)."""
-        packed = [self.head]
-        tensors = [self.embedding, self.norm]
+        packed = [self.embedding, self.head]
+        tensors = [self.norm]
         for layer in self.layers:
             tensors += [layer.input_norm, layer.post_norm]
             for part in (layer.attention.qkv, layer.attention.out, layer.mlp.gate_up, layer.mlp.down):
@@ -109,13 +109,3 @@ class Llama:
         for p in packed:
             tensors += [*p.tensors.values(), *([] if p.bias is None else [p.bias])]
         return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
-
-
-def _embedding_and_head(kernels: Kernels, embedding: Tensor, head: Linear | None) -> tuple[Tensor, Any]:
-    """The table to look tokens up in and the packed head; where tied and packed as it is, one storage for both."""
-    if head is not None:
-        return embedding.to(kernels.dtype), head.parts[0]
-    packed = kernels.pack_linear({"weight": embedding}, None, None)
-    weight = packed.tensors.get("weight")
-    same = weight is not None and weight.shape == embedding.shape
-    return (weight if same and weight is not None else embedding), packed

@@ -72,6 +72,12 @@ class CpuKernels:
     def logits(self, x: Tensor, w: PackedLinear) -> Tensor:
         return self._w8a8(x, w).float() if w.scheme == "w8a8" else self._gemm(x, w, torch.float32)
 
+    def embed(self, tokens: Tensor, w: PackedLinear) -> Tensor:
+        columns = w.tensors["panels"][tokens // self._panel, :, tokens % self._panel]  # [T, K or pairs]
+        if columns.dtype == torch.int32:
+            columns = columns.view(torch.bfloat16)
+        return columns[:, : w.in_features].to(self.dtype)
+
     def _gemm(self, x: Tensor, w: PackedLinear, dtype: torch.dtype) -> Tensor:
         x = x.contiguous()
         own = w.tensors
@@ -81,7 +87,7 @@ class CpuKernels:
             kind, group = W_INT4, w.in_features // own["scales"].shape[1]
         else:
             kind = W_BF16 if own["panels"].dtype == torch.int32 else W_F32
-        dot = int(self._dot and kind != W_F32 and (kind == W_BF16 or group % 2 == 0))
+        dot = int(self._dot and kind != W_F32)
         failed = self._c.gemm(
             pointer(x),
             self._bf16,

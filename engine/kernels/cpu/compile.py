@@ -27,9 +27,16 @@ log = logging.getLogger(__name__)
 SOURCE_DIR = Path(__file__).parent / "csrc"
 UNITS = ("rows.c", "attention.c", "gemm.c")
 COMPILERS = ("cc", "gcc", "clang")
-FLAGS = (
-    ["-O3", "-std=gnu11", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=fast", "-w"]
-)  # no -ffast-math: it would let the compiler reorder sums
+FLAGS = [
+    "-O3",
+    "-std=gnu11",
+    "-fPIC",
+    "-fopenmp",
+    "-fvisibility=hidden",
+    "-fno-math-errno",
+    "-ffp-contract=fast",
+    "-w",
+]  # no -ffast-math: it would let the compiler reorder sums
 BUILD_LIMIT_S = 120
 LOADED = Path("/proc/self/maps")
 

@@ -27,8 +27,8 @@ def pack_float32(weight: Tensor, panel: int) -> Tensor:
 
 
 def pack_int4(q: Tensor, scale: Tensor, zero: Tensor, panel: int) -> tuple[Tensor, Tensor, Tensor]:
-    """q uint8 [N, K], scale bf16 and zero uint8 [N, K/group] -> bytes [panels, K, panel/2], scales and zero points
-    [panels, K/group, panel]."""
-    columns = _by_panel(q, panel)
-    packed = columns[..., : panel // 2] | (columns[..., panel // 2 :] << 4)
-    return packed.contiguous(), _by_panel(scale, panel), _by_panel(zero, panel)
+    """q uint8 [N, K], scale bf16 and zero uint8 [N, K/group] -> int32 words of eight nibbles [panels, K/8, panel],
+    scales and zero points [panels, K/group, panel]."""
+    pairs = q[:, 0::2] | (q[:, 1::2] << 4)  # a byte holds an even k in its low nibble; four bytes make a word
+    words = pairs.contiguous().view(torch.int32)
+    return _by_panel(words, panel), _by_panel(scale, panel), _by_panel(zero, panel)

@@ -56,6 +56,9 @@ class ReferenceKernels:
     def logits(self, x: Tensor, w: PackedLinear) -> Tensor:
         return self.linear(x, w).float()
 
+    def embed(self, tokens: Tensor, w: PackedLinear) -> Tensor:
+        return w.tensors["weight"][tokens]
+
     def _w8a8(self, x: Tensor, w: PackedLinear) -> Tensor:
         """int8 x int8 -> int32, exact; float32 scales of the token and of the output channel."""
         q, scale = quantise_rows(x)

@@ -68,8 +68,8 @@ def unpack_w4a16(tensors: dict[str, Tensor], group_size: int | None) -> tuple[Te
     packed = check_dtype(tensors, "weight_packed", torch.int32)
     scale = check_dtype(tensors, "weight_scale", torch.bfloat16, torch.float32)
     n, k = int(packed.shape[0]), int(packed.shape[1]) * 8
-    if not group_size or k % group_size:
-        raise ArtifactError(f"group_size is {group_size}; expected a divisor of the {k} input features")
+    if not group_size or k % group_size or group_size % 8:
+        raise ArtifactError(f"group_size is {group_size}; expected a multiple of 8 that divides the {k} input features")
     check_shape("weight_scale", scale, n, k // group_size)
     q = unpack_nibbles(packed)
     if "weight_zero_point" not in tensors:

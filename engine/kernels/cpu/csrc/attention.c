@@ -14,7 +14,7 @@
 
 API void write_kv(const void *k, long k_stride, const void *v, long v_stride, int x_bf16, void *k_cache, void *v_cache,
                   int kv_bf16, const int64_t *slots, long rows, long kv_heads, long dim, long block_size, int threads) {
-#pragma omp parallel for schedule(static) num_threads(threads) if (rows > 8)
+#pragma omp parallel for schedule(dynamic, 8) num_threads(threads) if (rows > 8)
     for (long r = 0; r < rows; r++) {
         long block = slots[r] / block_size, offset = slots[r] % block_size;
         for (long h = 0; h < kv_heads; h++) {

@@ -10,8 +10,8 @@
      bf16 dot  AVX512_BF16 only: pairs of k at once (VDPBF16PS), float32 accumulators
 
    Panel of bf16 weights: uint32 [ceil(K/2)][PANEL], low half the even k. Panel of float32 weights: [K][PANEL].
-   Panel of 4-bit weights: uint8 [K][PANEL/2], byte j has column j in its low nibble and column j + PANEL/2 in its
-   high one; scales bf16 and zero points uint8 [K/group][PANEL]; weight = (q - zero) * scale. */
+   Panel of 4-bit weights: uint32 [K/8][PANEL], nibble j of word i is k = 8i + j, lowest bits first; scales bf16 and
+   zero points uint8 [K/group][PANEL], the group a multiple of 8; weight = (q - zero) * scale. */
 #include "common.h"
 
 #if defined(__AVX512BF16__) && defined(__AVX512F__) && defined(__AVX512BW__)
@@ -52,10 +52,13 @@ typedef struct {
 API int gemm_panel(void) { return PANEL; }
 API int gemm_has_dot(void) { return HAVE_DOT; }
 
+/* Written out: a loop over the lanes compiles to one masked insert for each. */
 INLINE vf vsplat(float x) {
-    vf v;
-    for (int i = 0; i < VL; i++) v[i] = x;
-    return v;
+#if VL == 16
+    return (vf){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+#else
+    return (vf){x, x, x, x, x, x, x, x};
+#endif
 }
 INLINE vf vround_bf16(vf x) {
     vu u = (vu)x;
@@ -143,10 +146,9 @@ INLINE void group_scales(const Weights *w, long panel, long k, vf scale[2], vf s
     }
 }
 
-INLINE void unpack_int4(const uint8_t *bytes, const vf scale[2], const vf shift[2], vf out[2]) {
-    vi q = __builtin_convertvector(*(const vb *)bytes, vi);
-    out[0] = __builtin_convertvector(q & 15, vf) * scale[0] + shift[0];
-    out[1] = __builtin_convertvector(q >> 4, vf) * scale[1] + shift[1];
+/* Nibble `at` of every word. */
+INLINE vf unpack_int4(vu words, int at, vf scale, vf shift) {
+    return __builtin_convertvector((vi)((words >> (4 * at)) & 15), vf) * scale + shift;
 }
 
 /* Slice k0 ... k0 + count - 1 of a panel as floats [count][PANEL]; the weights themselves where they are that already. */
@@ -162,15 +164,20 @@ static const float *slice_float(const Weights *w, long panel, long k0, long coun
             }
         return out;
     }
-    const uint8_t *bytes = (const uint8_t *)w->panels + (panel * w->k + k0) * (PANEL / 2);
+    const uint32_t *words = (const uint32_t *)w->panels + (panel * w->k + k0) / 8 * PANEL;
     for (long i = 0; i < count;) {
         long stop = MIN(count, ((k0 + i) / w->group + 1) * w->group - k0);
-        vf scale[2], shift[2], x[2];
+        vf scale[2], shift[2];
         group_scales(w, panel, k0 + i, scale, shift);
-        for (; i < stop; i++) {
-            unpack_int4(bytes + i * (PANEL / 2), scale, shift, x);
-            for (int v = 0; v < 2; v++) *(vfu *)(out + i * PANEL + v * VL) = round ? vround_bf16(x[v]) : x[v];
-        }
+        for (; i < stop; i += 8)
+            for (int v = 0; v < 2; v++) {
+                vu word = *(const vuu *)(words + i / 8 * PANEL + v * VL);
+#pragma GCC unroll 8
+                for (int j = 0; j < 8; j++) {
+                    vf x = unpack_int4(word, j, scale[v], shift[v]);
+                    *(vfu *)(out + (i + j) * PANEL + v * VL) = round ? vround_bf16(x) : x;
+                }
+            }
     }
     return out;
 }
@@ -179,21 +186,24 @@ static const float *slice_float(const Weights *w, long panel, long k0, long coun
 /* The same as pairs [count/2][PANEL], rounded to bf16. */
 static const uint32_t *slice_dot(const Weights *w, long panel, long k0, long count, uint32_t *out) {
     if (w->kind == W_BF16) return (const uint32_t *)w->panels + (panel * ((w->k + 1) / 2) + k0 / 2) * PANEL;
-    const uint8_t *bytes = (const uint8_t *)w->panels + (panel * w->k + k0) * (PANEL / 2);
+    const uint32_t *words = (const uint32_t *)w->panels + (panel * w->k + k0) / 8 * PANEL;
     const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
                                                 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     for (long i = 0; i < count;) {
         long stop = MIN(count, ((k0 + i) / w->group + 1) * w->group - k0);
-        vf scale[2], shift[2], even[2], odd[2];
+        vf scale[2], shift[2];
         group_scales(w, panel, k0 + i, scale, shift);
-        for (; i < stop; i += 2) {
-            unpack_int4(bytes + i * (PANEL / 2), scale, shift, even);
-            unpack_int4(bytes + (i + 1) * (PANEL / 2), scale, shift, odd);
+        for (; i < stop; i += 8)
             for (int v = 0; v < 2; v++) {
-                __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)odd[v], (__m512)even[v]);
-                _mm512_storeu_si512(out + i / 2 * PANEL + v * VL, _mm512_permutexvar_epi16(interleave, both));
+                vu word = *(const vuu *)(words + i / 8 * PANEL + v * VL);
+#pragma GCC unroll 4
+                for (int j = 0; j < 8; j += 2) {
+                    vf even = unpack_int4(word, j, scale[v], shift[v]);
+                    vf odd = unpack_int4(word, j + 1, scale[v], shift[v]);
+                    __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even);
+                    _mm512_storeu_si512(out + (i + j) / 2 * PANEL + v * VL, _mm512_permutexvar_epi16(interleave, both));
+                }
             }
-        }
     }
     return out;
 }
@@ -203,7 +213,7 @@ static const uint32_t *slice_dot(const Weights *w, long panel, long k0, long cou
    row t * TALL, and at element t * TALL * K of `out`. */
 static void pack_rows(const void *x, int x_bf16, long m, long k, int dot, void *out, int threads) {
     long pairs = (k + 1) / 2;
-#pragma omp parallel for schedule(static) num_threads(threads) if (m > TALL)
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (m > TALL)
     for (long r0 = 0; r0 < m; r0 += TALL) {
         long rows = tile_rows(m - r0);
         for (long r = 0; r < rows; r++) {
@@ -242,7 +252,7 @@ API int gemm(const void *x, int x_bf16, void *y, int y_bf16, const void *panels,
         float *c = aligned_alloc(64, sizeof(float) * padded * PANEL);
         float *slice = aligned_alloc(64, sizeof(float) * SLICE * PANEL);
         failed = !c || !slice;
-#pragma omp for schedule(static)
+#pragma omp for schedule(dynamic, 1) /* a core taken by another process costs one panel, not half of them */
         for (long p = 0; p < count; p++) {
             if (!c || !slice) continue;
             memset(c, 0, sizeof(float) * padded * PANEL);

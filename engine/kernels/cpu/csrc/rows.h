@@ -4,7 +4,7 @@
 API void NAME(rms_norm)(const T *x, const T *residual, const T *weight, T *out, T *total, long rows, long width, float eps,
                         int threads) {
     /* residual NULL: out = norm(x). Else total = x + residual (rounded to T), out = norm(total). */
-#pragma omp parallel for schedule(static) num_threads(threads) if (rows > 8)
+#pragma omp parallel for schedule(dynamic, 8) num_threads(threads) if (rows > 8)
     for (long r = 0; r < rows; r++) {
         const T *in = x + r * width;
         if (residual) {
@@ -46,7 +46,7 @@ INLINE void NAME(rotate)(const T *in, T *out, const float *cos, const float *sin
 /* q and k may be slices of the fused product: consecutive rows are *_stride elements apart. Outputs are contiguous. */
 API void NAME(rope)(const T *q, long q_stride, const T *k, long k_stride, const float *cos, const float *sin, T *q_out,
                     T *k_out, long rows, long heads, long kv_heads, long dim, int threads) {
-#pragma omp parallel for schedule(static) num_threads(threads) if (rows > 8)
+#pragma omp parallel for schedule(dynamic, 8) num_threads(threads) if (rows > 8)
     for (long r = 0; r < rows; r++) {
         const float *c = cos + r * dim, *s = sin + r * dim;
         for (long h = 0; h < heads; h++)
@@ -57,7 +57,7 @@ API void NAME(rope)(const T *q, long q_stride, const T *k, long k_stride, const 
 }
 
 API void NAME(silu_mul)(const T *gate_up, T *out, long rows, long width, int threads) {
-#pragma omp parallel for schedule(static) num_threads(threads) if (rows > 8)
+#pragma omp parallel for schedule(dynamic, 8) num_threads(threads) if (rows > 8)
     for (long r = 0; r < rows; r++) {
         const T *gate = gate_up + 2 * r * width, *up = gate + width;
         T *o = out + r * width;
@@ -76,7 +76,7 @@ API void NAME(silu_mul)(const T *gate_up, T *out, long rows, long width, int thr
 /* int8 per row, symmetric, absmax / 127; an all-zero row gets scale 1. */
 API void NAME(quantise_rows)(const T *x, int8_t *out, float *scales, long rows, long width, int threads) {
     const v16 magic = splat(12582912.0f); /* rounds half to even for |v| < 2^22 */
-#pragma omp parallel for schedule(static) num_threads(threads) if (rows > 8)
+#pragma omp parallel for schedule(dynamic, 8) num_threads(threads) if (rows > 8)
     for (long r = 0; r < rows; r++) {
         const T *in = x + r * width;
         v16 top = splat(0.0f);
@@ -112,7 +112,7 @@ API void NAME(quantise_rows)(const T *x, int8_t *out, float *scales, long rows, 
 API void NAME(rescale)(const int32_t *product, const float *row_scale, const float *col_scale, const float *bias, T *out,
                        long rows, long width, int threads) {
     typedef int32_t i16u __attribute__((vector_size(64), aligned(4), may_alias));
-#pragma omp parallel for schedule(static) num_threads(threads) if (rows > 8)
+#pragma omp parallel for schedule(dynamic, 8) num_threads(threads) if (rows > 8)
     for (long r = 0; r < rows; r++) {
         const int32_t *p = product + r * width;
         T *o = out + r * width;
