@@ -111,7 +111,7 @@ def main() -> None:
         loop = Loop(core, inbox, events)
         gc.collect()
         gc.freeze()
-        loop.send({"type": "ready", **about})
+        loop.send({"type": "ready", "stats": core.stats(), **about})
         loop.run()
     except Exception as e:
         # The server says it to whoever waits; a defect leaves its traceback in the log as well.

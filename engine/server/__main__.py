@@ -1,0 +1,201 @@
+"""``python -m engine.server``: an OpenAI-compatible server for one artifact.
+
+Prints one line of JSON on stdout when it can serve, logs on stderr. Exit codes: 0 after an orderly end, 3 when it could
+not start (port taken, artifact not usable).
+
+On SIGTERM it takes no more requests and is not healthy, lets those that run finish for ``--grace-s``, aborts the rest
+and ends; a second signal ends it at once. With ``--exit-with-stdin`` the end of its standard input ends it at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from pydantic import ValidationError
+
+from engine.artifact import ArtifactError, read_manifest
+from engine.config import EngineConfig
+from engine.server.app import create_app
+from engine.server.client import CoreClient, CoreError
+from engine.server.metrics import Metrics
+from engine.server.state import ServerState
+from engine.text import TextCodec
+
+log = logging.getLogger("engine.server")
+LAST_CHUNKS_S = 2.0  # for aborted streams to be told so
+
+
+class StartError(RuntimeError):
+    """The server cannot start: says why and what to do."""
+
+
+class _Server(uvicorn.Server):
+    """Leaves the signals to us."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """
+    Raises:
+        StartError: the address is taken or not ours.
+    """
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as e:
+        sock.close()
+        raise StartError(
+            f"cannot listen on {host}:{port}: {e.strerror}; stop what uses it, or choose another port (0: a free one)"
+        ) from e
+    return sock
+
+
+class Signals:
+    """What ends the server: ``stop`` once asked to, ``now`` when it must not wait any longer."""
+
+    def __init__(self, exit_with_stdin: bool) -> None:
+        self.stop, self.now = asyncio.Event(), asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        for sig in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(sig, self._signalled)
+        if exit_with_stdin:
+            threading.Thread(target=self._watch_stdin, daemon=True).start()
+
+    def _signalled(self) -> None:
+        (self.now if self.stop.is_set() else self.stop).set()
+        self.stop.set()
+
+    def _at_once(self) -> None:
+        self.now.set()
+        self.stop.set()
+
+    def _watch_stdin(self) -> None:
+        with contextlib.suppress(OSError):
+            while os.read(0, 4096):
+                pass
+        with contextlib.suppress(RuntimeError):  # the loop may have ended already
+            self._loop.call_soon_threadsafe(self._at_once)
+        time.sleep(10)
+        os._exit(0)  # nobody is left to wait for whatever hangs
+
+
+async def serve(arguments: argparse.Namespace) -> None:
+    """Runs until a signal.
+
+    Raises:
+        StartError, ArtifactError, CoreError: it cannot start.
+    """
+    signals = Signals(arguments.exit_with_stdin)
+    sock = bind(arguments.host, arguments.port)
+    manifest, config = read_manifest(arguments.artifact), _config(arguments.config_json)
+    codec = TextCodec(arguments.artifact)
+    client = CoreClient(arguments.artifact, config, arguments.heartbeat_timeout_s)
+    metrics = Metrics(lambda: client.stats)
+    state = ServerState(arguments.served_model_name or manifest.name, manifest, config, client, codec, metrics)
+    try:
+        if not await _unless(signals.stop, client.start()):
+            return
+        try:
+            sock.listen(2048)
+        except OSError as e:
+            raise StartError(f"cannot listen on port {sock.getsockname()[1]}: {e.strerror}; choose another") from e
+        server = _Server(
+            uvicorn.Config(
+                create_app(state), log_config=None, log_level="warning", access_log=False, lifespan="off",
+                timeout_graceful_shutdown=1,
+            )
+        )  # fmt: skip
+        serving = asyncio.create_task(server.serve(sockets=[sock]))
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        print(json.dumps({"event": "ready", "port": sock.getsockname()[1]}), flush=True)
+        await signals.stop.wait()
+        await _drain(state, signals, arguments.grace_s)
+        server.should_exit = True
+        await serving
+    finally:
+        await client.stop()
+        state.threads.shutdown(wait=False, cancel_futures=True)
+        sock.close()
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Waits for ``work``, but not beyond ``stop``; whether the work was done."""
+    task = asyncio.create_task(work)
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not task.done():
+        task.cancel()
+        return False
+    task.result()
+    return True
+
+
+async def _drain(state: ServerState, signals: Signals, grace_s: float) -> None:
+    """Not ready from now on; running requests get ``grace_s``, then an abort and a moment to hear of it."""
+    state.accepting = False
+    if await _empty(state, signals, grace_s):
+        return
+    if not signals.now.is_set():
+        log.warning("%d requests are aborted after %.0f s of grace", state.client.num_open, grace_s)
+        state.client.abort_all()
+        await _empty(state, signals, LAST_CHUNKS_S)
+
+
+async def _empty(state: ServerState, signals: Signals, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while state.client.num_open and not state.client.failure:
+        if time.monotonic() > deadline or signals.now.is_set():
+            return False
+        await asyncio.sleep(0.02)
+    return True
+
+
+def _config(text: str) -> EngineConfig:
+    try:
+        return EngineConfig.model_validate_json(text)
+    except ValidationError as e:
+        raise StartError(f"the engine config is not valid: {e}") from e
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="engine.server", description=__doc__)
+    parser.add_argument("--artifact", type=Path, required=True, help="model directory with seatrial.json")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000, help="0: a free one")
+    parser.add_argument("--served-model-name", help="default: the artifact's name")
+    parser.add_argument("--config-json", default="{}", help="an EngineConfig as JSON")
+    parser.add_argument("--exit-with-stdin", action="store_true", help="end when standard input closes")
+    parser.add_argument("--grace-s", type=float, default=30.0, help="time for running requests after SIGTERM")
+    parser.add_argument("--heartbeat-timeout-s", type=float, default=30.0, help="silence of the core that is unhealthy")
+    arguments = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
+    try:
+        asyncio.run(serve(arguments))
+    except (StartError, ArtifactError, CoreError) as e:
+        print(f"error: {e}", file=sys.stderr, flush=True)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

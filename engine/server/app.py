@@ -1,0 +1,93 @@
+"""The HTTP routes."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+from typing import Any
+
+import psutil
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from engine.server import endpoints
+from engine.server.errors import ApiError
+from engine.server.respond import answer, error_response
+from engine.server.state import ServerState
+
+
+def create_app(state: ServerState) -> FastAPI:
+    app = FastAPI(title="Seatrial engine", openapi_url=None)
+    created = int(time.time())
+
+    @app.post("/v1/completions")
+    async def completions(request: Request) -> Response:
+        received_s = time.monotonic()
+        return answer(state, partial(endpoints.completion, state, await request.body(), received_s))
+
+    @app.post("/v1/chat/completions")
+    async def chat_completions(request: Request) -> Response:
+        received_s = time.monotonic()
+        return answer(state, partial(endpoints.chat_completion, state, await request.body(), received_s))
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        limit = state.client.about["max_model_len"]
+        entry = {
+            "id": state.model,
+            "object": "model",
+            "created": created,
+            "owned_by": "seatrial",
+            "max_model_len": limit,
+        }
+        return {"object": "list", "data": [entry]}
+
+    @app.get("/health")
+    async def health() -> JSONResponse:
+        if reason := state.unready():
+            return JSONResponse({"status": "unhealthy", "reason": reason}, status_code=503)
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(state.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.get("/info")
+    async def info() -> dict[str, Any]:
+        return {
+            "model": state.model,
+            "artifact": {"name": state.manifest.name, "digest": state.manifest.digest},
+            "config": state.config.model_dump(mode="json"),
+            "derived": state.client.about["derived"],
+            "memory": {**state.client.about["memory"], "rss_bytes": _rss_bytes(state)},
+            "steps": state.client.stats,
+            "processes": {"server": os.getpid(), "core": state.client.pid},
+        }
+
+    @app.get("/steps")
+    async def steps(since: int = 0) -> dict[str, Any]:
+        """The step log: rows after step ``since``, as long as they are kept."""
+        return {"schema_version": 1, "rows": await state.client.step_log(since)}
+
+    @app.exception_handler(ApiError)
+    async def api_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
+        return error_response(state, error)
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        found = f"{request.method} {request.url.path}: {error.detail}"
+        return JSONResponse(ApiError(error.status_code, found).body, status_code=error.status_code)
+
+    return app
+
+
+def _rss_bytes(state: ServerState) -> int | None:
+    """Resident memory of server and core; None where one of them is gone."""
+    try:
+        return sum(int(psutil.Process(pid).memory_info().rss) for pid in (os.getpid(), state.client.pid))
+    except psutil.Error:
+        return None

@@ -1,0 +1,261 @@
+"""The two generating endpoints: a body in, a generation, and its pieces in the endpoint's form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar, cast
+
+from pydantic import BaseModel, ValidationError
+
+from engine.request import RequestError
+from engine.server import logprobs
+from engine.server.errors import ApiError, refused_parameters
+from engine.server.generation import Generation, Piece, Prompt
+from engine.server.schemas import ChatBody, CompletionBody
+from engine.server.state import ServerState
+from engine.text import TemplateError
+
+B = TypeVar("B", bound=BaseModel)
+
+
+class Format(Protocol):
+    """How pieces look in an endpoint's answers."""
+
+    prefix: str  # of the answer's id
+    chunk_object: str
+    object: str
+
+    def chunk_choice(self, piece: Piece) -> dict[str, Any]:
+        """The entry of ``choices`` in the stream chunk of one token. Called once for each piece, in order."""
+
+    def choice(self, pieces: list[Piece]) -> dict[str, Any]:
+        """The entry of ``choices`` for a whole answer."""
+
+
+@dataclass
+class Call:
+    """A request that is ready to run."""
+
+    generation: Generation
+    format: Format
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool
+
+
+def parse(model: type[B], raw: bytes) -> B:
+    """
+    Raises:
+        ApiError: 400, naming each parameter at fault.
+    """
+    try:
+        data = json.loads(raw)
+    except ValueError as e:
+        raise ApiError(400, f"the body is not JSON: {e}") from e
+    try:
+        return model.model_validate(data)
+    except ValidationError as e:
+        raise refused_parameters(e) from e
+
+
+def _call(
+    state: ServerState,
+    body: CompletionBody | ChatBody,
+    prompts: list[Prompt],
+    max_tokens: int,
+    counts: tuple[int | None, int | None],
+    make_format: Callable[[], Format],
+    received_s: float,
+) -> Call:
+    try:
+        params = body.sampling(max_tokens, state.codec.eos_ids, *counts)
+    except RequestError as e:
+        raise ApiError(400, str(e)) from e
+    if any(not p.ids for p in prompts):
+        raise ApiError(400, "the prompt has no token, expected at least one")
+    generation = Generation(state.client, state.codec, state.metrics, prompts, params, body.n, body.stops, received_s)
+    options = body.stream_options
+    return Call(
+        generation,
+        make_format(),
+        body.stream,
+        bool(options and options.include_usage),
+        bool(options and options.continuous_usage_stats),
+    )
+
+
+# /v1/completions
+
+
+@dataclass
+class CompletionFormat:
+    state: ServerState
+    prompts: list[Prompt]
+    n: int
+    echo: bool
+    with_logprobs: bool
+    prefix: str = "cmpl-"
+    chunk_object: str = "text_completion"
+    object: str = "text_completion"
+    _begun: set[int] = field(default_factory=set)
+
+    def chunk_choice(self, piece: Piece) -> dict[str, Any]:
+        first = piece.choice not in self._begun
+        self._begun.add(piece.choice)
+        prompt = self.prompts[piece.choice // self.n]
+        echoed = prompt.text if self.echo else ""
+        choice = {
+            "index": piece.choice,
+            "text": (echoed if first else "") + piece.text,
+            "logprobs": None,
+            "finish_reason": piece.finish_reason,
+        }
+        if piece.reason:
+            choice["stop_reason"] = piece.reason
+        if self.with_logprobs:
+            tokens, found, offsets = list[int](), list[Any](), list[int]()
+            if first and self.echo:
+                tokens += prompt.ids
+                found += [None, *(piece.prompt_logprobs or [])]
+                offsets += prompt.offsets
+            if piece.token is not None:
+                tokens.append(piece.token)
+                found.append(piece.logprob)
+                offsets.append(len(echoed) + piece.text_offset)
+            if len(found) == len(tokens):  # a request that was aborted before its first token has none
+                choice["logprobs"] = logprobs.legacy(self.state.codec, tokens, found, offsets)
+        return choice
+
+    def choice(self, pieces: list[Piece]) -> dict[str, Any]:
+        chunks = [self.chunk_choice(p) for p in pieces]
+        whole = {**chunks[-1], "text": "".join(c["text"] for c in chunks)}
+        parts = [c["logprobs"] for c in chunks if c["logprobs"]]
+        if parts:
+            whole["logprobs"] = {k: [x for part in parts for x in part[k]] for k in parts[0]}
+        return whole
+
+
+def completion(state: ServerState, raw: bytes, received_s: float) -> Call:
+    """Parses and tokenises a body of ``/v1/completions``. Takes long for a long prompt: not for the event loop.
+
+    Raises:
+        ApiError: 400 or 404.
+    """
+    body = parse(CompletionBody, raw)
+    state.check_model(body.model)
+    prompts = _prompts(state, body)
+    top = body.logprobs
+    return _call(
+        state,
+        body,
+        prompts,
+        body.max_tokens,
+        (top, top if body.echo else None),
+        lambda: CompletionFormat(state, prompts, body.n, body.echo, top is not None),
+        received_s,
+    )
+
+
+def _prompts(state: ServerState, body: CompletionBody) -> list[Prompt]:
+    prompt = body.prompt
+    if isinstance(prompt, str):
+        return [_of_text(state, prompt)]
+    if isinstance(prompt[0], int):
+        return [_of_ids(state, prompt)]
+    many = cast(list[str | list[int]], prompt)
+    return [_of_text(state, p) if isinstance(p, str) else _of_ids(state, p) for p in many]
+
+
+def _of_text(state: ServerState, text: str) -> Prompt:
+    ids, offsets = state.codec.encode(text)
+    return Prompt(ids, text, offsets)
+
+
+def _of_ids(state: ServerState, ids: list[int]) -> Prompt:
+    """A prompt given as tokens is echoed as their text, special tokens included."""
+    vocab_size = state.client.about["vocab_size"]
+    if max(ids) >= vocab_size:
+        raise ApiError(400, f"token id {max(ids)} is outside the vocabulary of {vocab_size}")
+    detokenizer = state.codec.detokenizer(skip_special_tokens=False)
+    pieces, offsets, at = [], [], 0
+    for token in ids:
+        offsets.append(at)
+        pieces.append(detokenizer.push(token))
+        at += len(pieces[-1])
+    return Prompt(ids, "".join(pieces) + detokenizer.flush(), offsets)
+
+
+# /v1/chat/completions
+
+
+@dataclass
+class ChatFormat:
+    state: ServerState
+    with_logprobs: bool
+    prefix: str = "chatcmpl-"
+    chunk_object: str = "chat.completion.chunk"
+    object: str = "chat.completion"
+    _begun: set[int] = field(default_factory=set)
+
+    def _logprobs(self, pieces: list[Piece]) -> dict[str, Any] | None:
+        if not self.with_logprobs:
+            return None
+        found = [(p.token, p.logprob) for p in pieces]
+        return {"content": [logprobs.chat(self.state.codec, t, lp) for t, lp in found if t is not None and lp]}
+
+    def chunk_choice(self, piece: Piece) -> dict[str, Any]:
+        delta = {"content": piece.text}
+        if piece.choice not in self._begun:  # the role comes with the first token, not before it
+            self._begun.add(piece.choice)
+            delta = {"role": "assistant", **delta}
+        choice: dict[str, Any] = {
+            "index": piece.choice,
+            "delta": delta,
+            "logprobs": self._logprobs([piece]),
+            "finish_reason": piece.finish_reason,
+        }
+        return {**choice, "stop_reason": piece.reason} if piece.reason else choice
+
+    def choice(self, pieces: list[Piece]) -> dict[str, Any]:
+        choice: dict[str, Any] = {
+            "index": pieces[-1].choice,
+            "message": {"role": "assistant", "content": "".join(p.text for p in pieces)},
+            "logprobs": self._logprobs(pieces),
+            "finish_reason": pieces[-1].finish_reason,
+        }
+        return {**choice, "stop_reason": pieces[-1].reason} if pieces[-1].reason else choice
+
+
+def chat_completion(state: ServerState, raw: bytes, received_s: float) -> Call:
+    """Parses, renders and tokenises a body of ``/v1/chat/completions``. Not for the event loop.
+
+    Raises:
+        ApiError: 400 or 404.
+    """
+    body = parse(ChatBody, raw)
+    state.check_model(body.model)
+    try:
+        text = state.codec.render_chat([m.plain() for m in body.messages])
+    except TemplateError as e:
+        raise ApiError(400, str(e)) from e
+    ids, offsets = state.codec.encode(text, add_special_tokens=False)
+    limit = state.client.about["max_model_len"]
+    if len(ids) >= limit:
+        raise ApiError(
+            400,
+            f"the prompt has {len(ids)} tokens; this model serves at most {limit} with the answer",
+            reason="too_long",
+        )
+    asked = body.max_tokens or body.max_completion_tokens
+    top = (body.top_logprobs or 0) if body.logprobs else None
+    return _call(
+        state,
+        body,
+        [Prompt(ids, text, offsets)],
+        asked or limit - len(ids),
+        (top, None),
+        lambda: ChatFormat(state, body.logprobs),
+        received_s,
+    )

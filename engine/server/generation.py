@@ -1,0 +1,164 @@
+"""One HTTP request's generation: prompts out to the core, pieces of text back, whatever ends it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+
+from engine.protocol import AddRequest, Output
+from engine.request import FinishReason, SamplingParams, TokenLogprob
+from engine.server.client import CoreClient, Ticket
+from engine.server.errors import ApiError
+from engine.server.metrics import Metrics
+from engine.text import TextCodec, TextStream
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Token ids, the text they stand for, and for each token the number of characters before it."""
+
+    ids: list[int]
+    text: str
+    offsets: list[int]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One output token of one choice: ``token`` is None where a choice ends without one."""
+
+    choice: int
+    token: int | None
+    text: str
+    text_offset: int  # characters of the output before this token
+    logprob: TokenLogprob | None = None
+    prompt_logprobs: list[TokenLogprob] | None = None  # in the first piece, if asked for
+    finish_reason: FinishReason | None = None
+    reason: str | None = None  # words to an end that was not the model's
+
+
+@dataclass
+class Usage:
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+    def body(self) -> dict[str, object]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+@dataclass
+class _Choice:
+    index: int
+    prompt: int
+    stream: TextStream
+    last_token_s: float | None = None
+    done: bool = False
+
+
+@dataclass
+class Generation:
+    """All choices of one HTTP request: ``n`` samples of each prompt; choice ``i`` belongs to prompt ``i // n``."""
+
+    client: CoreClient
+    codec: TextCodec
+    metrics: Metrics
+    prompts: list[Prompt]
+    params: SamplingParams
+    n: int
+    stops: list[str]
+    received_s: float
+    shutdown_reason: str = "the server is shutting down"
+    usage: Usage = field(default_factory=Usage)
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    async def pieces(self) -> AsyncGenerator[Piece, None]:
+        """News in the order they come. Closing the iterator, for instance because the client has gone, ends the
+        requests in the core and frees their blocks.
+
+        Raises:
+            ApiError: before the first piece when the request is refused; later only if the core fails.
+        """
+        choices = {
+            f"{self.id}-{i}": _Choice(i, i // self.n, TextStream(self.codec.detokenizer(), self.stops))
+            for i in range(len(self.prompts) * self.n)
+        }
+        ids = list(choices)
+        self.usage.prompt_tokens = sum(len(p.ids) for p in self.prompts)
+        requests = [
+            AddRequest(ids[k * self.n : (k + 1) * self.n], prompt.ids, self.params.to_wire())
+            for k, prompt in enumerate(self.prompts)
+        ]
+        ticket = self.client.submit(requests)
+        cached: dict[int, int] = {}
+        try:
+            while not all(c.done for c in choices.values()):
+                output = await ticket.news.get()
+                if output is None:
+                    raise ApiError(503, self.client.failure or "the engine core is gone", reason="unhealthy")
+                if output.refusal:
+                    raise self._refused(output)
+                choice = choices[output.id]
+                if choice.done:
+                    continue
+                if choice.index % self.n == 0:  # the first sample computed the prompt, the others share it
+                    cached[choice.prompt] = output.cached_tokens
+                    self.usage.cached_tokens = sum(cached.values())
+                yield self._piece(ticket, output, choice)
+        finally:
+            unfinished = len(ticket.open_ids)
+            self.client.close(ticket)
+            for _ in range(unfinished):
+                self.metrics.ended("abort")
+
+    def _refused(self, output: Output) -> ApiError:
+        message = output.error or "refused"
+        if output.refusal == "queue_full":
+            return self.client.queue_full(message)
+        return ApiError(400, message, reason=output.refusal or "invalid")
+
+    def _piece(self, ticket: Ticket, output: Output, choice: _Choice) -> Piece:
+        now = time.monotonic()
+        if output.finish_reason == "error":
+            choice.done = True
+            self.metrics.ended("error")
+            raise ApiError(500, output.error or "the request failed", reason="error")
+        before, text = choice.stream.num_decoded_chars, ""
+        finish = output.finish_reason
+        if output.token is not None:
+            self.usage.completion_tokens += 1
+            self._observe(choice, now)
+            if finish != "stop":  # the token that ends a text is not part of it
+                text = choice.stream.push(output.token)
+        if finish and not choice.stream.stopped:
+            text += choice.stream.finish()
+        if choice.stream.stopped:
+            finish = "stop"
+        if finish:
+            choice.done = True
+            self.client.close(ticket, [output.id])
+            self.client.note_latency(now - self.received_s)
+            self.metrics.ended(finish, now - self.received_s, output.timings)
+        return Piece(
+            choice.index,
+            output.token,
+            text,
+            before,
+            output.logprob,
+            output.prompt_logprobs,
+            finish,
+            self.shutdown_reason if finish == "abort" else None,
+        )
+
+    def _observe(self, choice: _Choice, now: float) -> None:
+        if choice.last_token_s is None:
+            self.metrics.time_to_first_token.observe(now - self.received_s)
+        else:
+            self.metrics.inter_token_latency.observe(now - choice.last_token_s)
+        choice.last_token_s = now

@@ -1,0 +1,119 @@
+"""Answers that end when the client goes: whole ones and event streams."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from engine.server.endpoints import Call
+from engine.server.errors import ApiError
+from engine.server.generation import Piece
+from engine.server.state import ServerState
+
+
+class WhileConnected(Response):
+    """Runs ``produce`` and cancels it as soon as the client has disconnected, in whatever state the request is."""
+
+    def __init__(self, produce: Callable[[Scope, Send], Awaitable[None]]) -> None:
+        super().__init__()
+        self._produce = produce
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def gone() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        work = asyncio.ensure_future(self._produce(scope, send))
+        watch = asyncio.create_task(gone())
+        try:
+            await asyncio.wait([work, watch], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            work.cancel()
+            watch.cancel()
+            result, _ = await asyncio.gather(work, watch, return_exceptions=True)
+        if isinstance(result, Exception):
+            raise result
+
+
+async def _never() -> Any:
+    """Stands in for ``receive``: only one may wait for the disconnect."""
+    await asyncio.Event().wait()
+
+
+def error_response(state: ServerState, error: ApiError) -> JSONResponse:
+    if error.status < 500 or error.reason in ("shutting_down", "unhealthy"):
+        state.metrics.rejected.labels(error.reason).inc()
+    return JSONResponse(error.body, status_code=error.status, headers=error.headers)
+
+
+def answer(state: ServerState, prepare: Callable[[], Call]) -> Response:
+    """The response to a generating request. ``prepare`` runs in a thread."""
+
+    async def produce(scope: Scope, send: Send) -> None:
+        response: JSONResponse
+        try:
+            if reason := state.unready():
+                raise ApiError(503, reason, reason="unhealthy" if state.accepting else "shutting_down")
+            call = await asyncio.get_running_loop().run_in_executor(state.threads, prepare)
+            async with aclosing(call.generation.pieces()) as pieces:
+                if call.stream:
+                    first = await anext(pieces)  # a refusal comes here, before any header
+                    await _stream(state, call, first, pieces, send)
+                    return
+                response = JSONResponse(await _whole(state, call, pieces))
+        except ApiError as e:
+            response = error_response(state, e)
+        await response(scope, _never, send)
+
+    return WhileConnected(produce)
+
+
+def _head(state: ServerState, call: Call, kind: str) -> dict[str, Any]:
+    name = f"{call.format.prefix}{call.generation.id}"
+    return {"id": name, "object": kind, "created": int(time.time()), "model": state.model}
+
+
+async def _whole(state: ServerState, call: Call, pieces: AsyncIterator[Piece]) -> dict[str, Any]:
+    found: dict[int, list[Piece]] = {}
+    async for piece in pieces:
+        found.setdefault(piece.choice, []).append(piece)
+    choices = [call.format.choice(found[i]) for i in sorted(found)]
+    return {**_head(state, call, call.format.object), "choices": choices, "usage": call.generation.usage.body()}
+
+
+async def _stream(state: ServerState, call: Call, first: Piece, rest: AsyncIterator[Piece], send: Send) -> None:
+    """One event a token, then the usage if asked for, then the end mark."""
+    head = _head(state, call, call.format.chunk_object)
+    usage = call.generation.usage
+
+    async def event(body: bytes, more: bool = True) -> None:
+        await send({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def token(piece: Piece) -> None:
+        chunk = {**head, "choices": [call.format.chunk_choice(piece)]}
+        if call.continuous_usage:
+            chunk["usage"] = usage.body()
+        await event(_event(chunk))
+
+    headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    try:
+        await token(first)
+        async for piece in rest:
+            await token(piece)
+    except ApiError as e:  # too late for a status: the stream says it
+        await event(_event(e.body))
+    if call.include_usage:
+        await event(_event({**head, "choices": [], "usage": usage.body()}))
+    await event(b"data: [DONE]\n\n", more=False)
+
+
+def _event(data: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
