@@ -39,6 +39,8 @@ class StageRun:
         self.loop: ClosedLoop | None = None if isinstance(spec.arrivals, Open) else closed_loop(spec, seed)
         self.indices = itertools.count()
         self.drained_s = self.end_s
+        self.over = False
+        self.idle: list[StreamClient] = []  # open loop: clients whose connection can be used again
 
     def phase(self, due_s: float) -> str:
         return "warmup" if due_s < self.start_s + self.spec.warmup_s else "measured"
@@ -124,6 +126,10 @@ class Driver:
             with self._changed:
                 self._changed.wait_for(lambda: not self._running, timeout=0.1)
         run.drained_s = self.clock()
+        with self._changed:
+            run.over = True
+        for client in run.idle:
+            client.close()
 
     def _cut(self, why: str) -> None:
         for exchange, client in list(self._running.values()):
@@ -174,12 +180,15 @@ class Driver:
 
     def _dispatch(self, run: StageRun) -> None:
         assert isinstance(run.spec.arrivals, Open)
-        idle: list[StreamClient] = []
 
         def one(due_s: float) -> None:
-            client = idle.pop() if idle else self._client()
+            with self._changed:
+                client = run.idle.pop() if run.idle else self._client()
             self._send(run, due_s, client)
-            idle.append(client)
+            with self._changed:
+                if not run.over:
+                    return run.idle.append(client)
+            client.close()
 
         for at_s in open_arrivals(run.spec, self.seed):
             due_s = run.start_s + at_s

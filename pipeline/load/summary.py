@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import polars as pl
@@ -58,7 +59,7 @@ def stage_latencies(records: pl.DataFrame, stage: str | None = None) -> Latencie
 
 
 def _gaps_ms(times: Sequence[float] | None) -> list[float]:
-    return [(b - a) * 1000 for a, b in zip(times or [], (times or [])[1:], strict=False)]
+    return [(b - a) * 1000 for a, b in pairwise(times or [])]
 
 
 def quantile(samples: Sequence[float], q: float) -> tuple[float | None, str | None]:
@@ -188,7 +189,11 @@ def series(records: pl.DataFrame, stage: str, window_s: float | None = None) -> 
         window_s = _window(rows["due_s"].to_list())
     last = max(float(rows["due_s"][-1]), *(float(v or first) for v in (rows["end_s"].max(),)))  # type: ignore[arg-type]
     count = int((last - first) // window_s) + 1
-    at = lambda t: min(max(int((t - first) // window_s), 0), count - 1)  # noqa: E731
+    size = window_s
+
+    def at(t: float) -> int:
+        return min(max(int((t - first) // size), 0), count - 1)
+
     ttft: list[list[float]] = [[] for _ in range(count)]
     itl: list[list[float]] = [[] for _ in range(count)]
     tokens, failed, busy = [0] * count, [0] * count, [0.0] * count
@@ -201,7 +206,7 @@ def series(records: pl.DataFrame, stage: str, window_s: float | None = None) -> 
         phases[at(due)].add(phase)
         for t in times or []:
             tokens[at(t)] += 1
-        for a, b in zip(times or [], (times or [])[1:], strict=False):
+        for a, b in pairwise(times or []):
             itl[at(b)].append((b - a) * 1000)
         if sent is not None and end is not None:
             for w in range(at(sent), at(end) + 1):

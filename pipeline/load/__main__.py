@@ -1,0 +1,65 @@
+"""Stage ``loadtest``: staged load through Locust, one record per request, figures from the raw records."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import SeatrialError
+from pipeline.params import load_params
+from pipeline.stage import Stage, run_main, stage
+
+RESULTS = Path("results")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m pipeline.load", description=__doc__)
+    parser.add_argument("--tier", required=True, help="a tier of params.yaml; results go to results/TIER/load")
+    parser.add_argument("--profile", help="a name below loadtests/profiles or a .yaml; default: load.profile")
+    parser.add_argument("--seed", type=int, help="of prompts, lengths and arrivals; default: load.seed")
+    parser.add_argument("--base-url", help="measure a running OpenAI-compatible server instead of artifacts/TIER")
+    parser.add_argument("--model", help="with --base-url: the model to ask for; default: the first of /v1/models")
+    parser.add_argument("--api-key-file", type=Path, help="with --base-url: a file that holds the bearer token")
+    parser.add_argument("--out", type=Path, help="default: results/TIER/load")
+    args = parser.parse_args()
+    if not args.base_url and (args.model or args.api_key_file):
+        raise SeatrialError("--model and --api-key-file go with --base-url; the bundled engine needs neither")
+
+    params = load_params()
+    if not args.base_url:
+        params.recipe_of(args.tier)
+    profile = args.profile or params.load.profile
+    seed = params.load.seed if args.seed is None else args.seed
+    out = args.out or RESULTS / args.tier / "load"
+
+    from pipeline.load.measure import LOGS, bundled, foreign, measure, read_profile
+
+    read_profile(profile)  # a wrong profile is told before a server is started
+    log = LOGS / f"load-{args.tier}.locust.log"
+    with stage("loadtest", args.tier, measuring=True) as s:
+        try:
+            if args.base_url:
+                load = measure(s, foreign(args.base_url, args.model, args.api_key_file), profile, seed, out, log)
+            else:
+                with bundled(args.tier, params.engine) as target:
+                    load = measure(s, target, profile, seed, out, log)
+        except SeatrialError as e:
+            raise SeatrialError(f"stage {s.label}: {e}\nnothing was written to {out}; an earlier result stays") from e
+        _report(s, load)
+
+
+def _report(s: Stage, load: dict[str, Any]) -> None:
+    for name, f in load["stages"].items():
+        p95 = [f[m]["p95"] for m in ("ttft_ms", "itl_ms")]
+        ttft, itl = ("none" if v is None else f"{v:.0f} ms" for v in p95)
+        s.say(
+            f"{name}: {f['requests']} requests, {f['requests'] - f['ok']} not ok, P95 TTFT {ttft}, ITL {itl}, "
+            f"{f['output_tokens_per_s']:.0f} output tokens/s"
+        )
+    if load["client"]["void"]:
+        s.say(f"the run is void: {load['client']['void_reason']}")
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,203 @@
+"""The stage itself: a server, its figures before and after, Locust in between, ``load.json`` from the raw records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import polars as pl
+
+from engine.artifact import Named, read_manifest
+from engine.config import EngineConfig
+from loadtests.output import read_run
+from loadtests.records import RunInfo
+from loadtests.workload import Profile, ProfileError, load_profile, profile_path, workload_digest
+from pipeline.errors import SeatrialError
+from pipeline.files import atomic_dir, write_json
+from pipeline.load.child import run_locust
+from pipeline.load.metrics import GAUGES, Sampler, read_metrics
+from pipeline.load.summary import summarise
+from pipeline.provenance import (
+    Header,
+    digest_of,
+    engine_identity,
+    model_identity,
+    quantisation_identity,
+    this_machine,
+    utc_now,
+)
+from pipeline.serving import Server, bundled_server
+from pipeline.stage import Stage
+
+LOGS = Path(".seatrial/logs")
+SAMPLE_SCHEMA = {
+    "t_s": pl.Float64,
+    "requests_running": pl.Int64,
+    "requests_waiting": pl.Int64,
+    "kv_blocks_used": pl.Int64,
+    "kv_blocks_total": pl.Int64,
+    "rss_bytes": pl.Int64,
+    "preemptions_total": pl.Int64,
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is measured. ``server`` is None for one that somebody else runs; ``model`` None: its first."""
+
+    base_url: str
+    model: str | None
+    server: Server | None
+    requested: dict[str, Any]
+    identities: tuple[Named, Named, Named]  # model, engine, quantisation
+    api_key_file: Path | None = None
+
+    def check(self) -> None:
+        if self.server is not None:
+            self.server.check()
+
+
+@contextmanager
+def bundled(tier: str, config: EngineConfig) -> Iterator[Target]:
+    """``artifacts/TIER`` on the bundled engine."""
+    artifact = Path("artifacts") / tier
+    manifest = read_manifest(artifact)
+    identities = (model_identity(manifest), engine_identity(config), quantisation_identity(manifest))
+    with bundled_server(artifact, config, LOGS / f"load-{tier}.server.log", model=tier) as server:
+        yield Target(server.base_url, server.model, server, config.model_dump(), identities)
+
+
+def foreign(base_url: str, model: str | None, api_key_file: Path | None = None) -> Target:
+    """A running OpenAI-compatible server. What it serves is known by the names alone, and the header says so."""
+    base_url = base_url.rstrip("/").removesuffix("/v1")
+    served = model or "unnamed"
+    identities = (
+        Named(name=f"{served} (as named by its server)", digest=digest_of(["foreign model", served])),
+        Named(name=f"foreign at {base_url}", digest=digest_of(["foreign engine", base_url])),
+        Named(name="unknown (foreign server)", digest=digest_of(["foreign quantisation", served])),
+    )
+    return Target(base_url, model, None, {"base_url": base_url, "model": model}, identities, api_key_file)
+
+
+def read_profile(name: str) -> Profile:
+    """
+    Raises:
+        SeatrialError: there is no such profile, or it is not valid.
+    """
+    try:
+        return load_profile(name)
+    except ProfileError as e:
+        raise SeatrialError(str(e)) from e
+
+
+def measure(s: Stage, target: Target, profile_name: str, seed: int, final: Path, log: Path) -> dict[str, Any]:
+    """Runs the profile against ``target`` and writes the five files of ``final`` in one step; returns ``load.json``.
+
+    Raises:
+        SeatrialError: the server died, Locust failed, or the records are not what was asked for.
+    """
+    profile = read_profile(profile_name)
+    with atomic_dir(final) as out:
+        before = _figures(target)
+        began_at = utc_now()
+        s.say(f"profile {profile.name}, {len(profile.stages)} stages, about {profile.planned_s:.0f} s")
+        with s.progress(round(profile.planned_s), "seconds") as bar, Sampler(target.base_url, _pid(target)) as sampler:
+            run_locust(
+                profile,
+                profile_path(profile_name).resolve(),
+                base_url=target.base_url,
+                model=target.model,
+                seed=seed,
+                out=out.resolve(),
+                log=log,
+                api_key_file=target.api_key_file,
+                check=target.check,
+                tick=lambda elapsed_s: bar.advance(max(int(elapsed_s) - bar.done, 0)),
+            )
+        target.check()
+        after = _figures(target)
+        try:
+            records, run = read_run(out)
+        except (OSError, ValueError, pl.exceptions.PolarsError) as e:
+            raise SeatrialError(f"Locust ended well but left no readable records in {out}: {e}; see {log}") from e
+        if run.workload_digest != workload_digest(profile, seed):
+            raise SeatrialError(f"{profile_path(profile_name)} changed while it was being run; run the stage again")
+        load = load_json(records, run, profile, _header(target, profile, seed, began_at, after["info"]))
+        write_json(out / "load.json", load)
+        write_json(
+            out / "server.json",
+            {
+                "schema_version": 1,
+                "info": before["info"],
+                "info_after": after["info"],
+                "metrics_before": before["metrics"],
+                "metrics_after": after["metrics"],
+            },
+        )
+        _samples(sampler.rows, run).write_parquet(out / "samples.parquet")
+    return load
+
+
+def load_json(records: pl.DataFrame, run: RunInfo, profile: Profile, header: Header) -> dict[str, Any]:
+    """``load.json`` from the raw records."""
+    windows = {x["name"]: (x["start_s"] + x["warmup_s"], x["end_s"]) for x in run.stages}
+    goodput = profile.goodput.model_dump() if profile.goodput else None
+    fixed = profile.output.fixed_by == "ignore_eos"
+
+    def figures(names: list[str]) -> dict[str, Any]:
+        return summarise(records, {n: windows[n] for n in names}, fixed_output=fixed, goodput=goodput)
+
+    return {
+        "schema_version": 1,
+        "header": header.model_dump(mode="json"),
+        "profile": profile.name,
+        "started_at": run.started_at,
+        "duration_s": run.duration_s,
+        "client": run.client.model_dump(mode="json"),
+        "stages": {name: figures([name]) for name in windows},
+        "overall": figures(list(windows)),
+    }
+
+
+def _pid(target: Target) -> int | None:
+    return target.server.process.pid if target.server else None
+
+
+def _figures(target: Target) -> dict[str, Any]:
+    """``/info`` and ``/metrics``. A foreign server may have neither: null."""
+    with httpx.Client() as http:
+        if target.server is not None:
+            return {"info": target.server.info(), "metrics": read_metrics(http, target.base_url)}
+        try:
+            answer = http.get(f"{target.base_url}/info", timeout=10)
+            info = answer.json() if answer.status_code == 200 else None
+        except (httpx.HTTPError, ValueError):
+            info = None
+        return {"info": info if isinstance(info, dict) else None, "metrics": read_metrics(http, target.base_url)}
+
+
+def _header(target: Target, profile: Profile, seed: int, measured_at: str, info: dict[str, Any] | None) -> Header:
+    model, engine, quantisation = target.identities
+    return Header(
+        model=model,
+        engine=engine,
+        quantisation=quantisation,
+        workload=Named(name=f"{profile.name} (seed {seed})", digest=workload_digest(profile, seed)),
+        machine=this_machine(),
+        measured_at=measured_at,
+        engine_requested=target.requested,
+        engine_derived=dict((info or {}).get("derived") or {}),
+    )
+
+
+def _samples(rows: list[dict[str, Any]], run: RunInfo) -> pl.DataFrame:
+    """Samples on the run's clock: ``t_s`` is negative for those taken while Locust was starting."""
+    zero = datetime.fromisoformat(run.started_at).timestamp()
+    columns = [*GAUGES, "rss_bytes"]
+    data = [{"t_s": r["at_unix_s"] - zero, **{c: None if r[c] is None else round(r[c]) for c in columns}} for r in rows]
+    return pl.DataFrame(data, schema=SAMPLE_SCHEMA)

@@ -1,0 +1,247 @@
+"""The driver on real threads against the mock server. Times are compared with the server's own, never with a limit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from loadtests.client import Endpoint
+from loadtests.driver import Driver
+from loadtests.output import read_run, write_run
+from loadtests.preflight import PreflightError, preflight
+from loadtests.schedule import ClosedLoop
+from loadtests.workload import Profile
+from tests.loadtests.mock_server import MockServer, Reply, mock_server
+
+CLOSED = {"kind": "closed", "concurrency": 3}
+
+
+def profile(*arrivals: dict[str, Any], duration_s: float = 0.6, warmup_s: float = 0.2, **kwargs: Any) -> Profile:
+    stages = [
+        {
+            "name": f"s{i}",
+            "warmup_s": warmup_s,
+            "duration_s": duration_s,
+            "arrivals": a,
+            "prompt_tokens": {"kind": "fixed", "tokens": 12},
+            "output_tokens": {"kind": "uniform", "min": 2, "max": 4},
+        }
+        for i, a in enumerate(arrivals)
+    ]
+    base = {"name": "t", "kind": "smoke", "drain_s": 5, "output": {"fixed_by": "ignore_eos"}, "stages": stages}
+    return Profile.model_validate(base | kwargs)
+
+
+def drive(p: Profile, server: MockServer, during: Callable[[Driver], None] = lambda d: None) -> Driver:
+    driver = Driver(p, Endpoint(server.url), "mock", 1)
+    slots = [threading.Thread(target=driver.run_slot, args=(i,)) for i in range(p.users)]
+    for t in slots:
+        t.start()
+    driver.start()
+    during(driver)
+    assert driver.done.wait(30)
+    for t in slots:
+        t.join(10)
+    assert not any(t.is_alive() for t in slots)
+    return driver
+
+
+def frame(driver: Driver, tmp_path: Path) -> pl.DataFrame:
+    write_run(tmp_path, driver.rows(), driver.info())
+    return read_run(tmp_path)[0]
+
+
+def test_closed_loop_over_two_stages(tmp_path: Path) -> None:
+    with mock_server(Reply(first_s=0.01, gap_s=0.005)) as server:
+        driver = drive(profile(CLOSED, CLOSED), server)
+        truth = [[t - driver._zero for t in s.sent_s] for s in server.seen]
+    records = frame(driver, tmp_path)
+    assert set(records["stage"]) == {"s0", "s1"}
+    assert set(records["phase"]) == {"warmup", "measured"}
+    assert set(records["status"]) == {"ok"}
+    assert records["request_id"].is_unique().all()
+    assert records.height == len(truth)
+    assert (records["output_tokens"] == records["max_tokens"]).all()
+    assert (records["output_tokens"] == records["token_times_s"].list.len()).all()
+    assert records["concurrency"].max() == 3
+    for row in records.iter_rows(named=True):
+        times = [row["due_s"], row["sent_s"], row["first_byte_s"], *row["token_times_s"], row["end_s"]]
+        assert times == sorted(times)
+        assert row["first_token_s"] == row["token_times_s"][0]
+
+
+def test_phase_is_by_due_time(tmp_path: Path) -> None:
+    with mock_server(Reply(first_s=0.03)) as server:
+        driver = drive(profile(CLOSED), server)
+    _, info = (frame(driver, tmp_path), driver.info())
+    begins = info.stages[0]["start_s"] + info.stages[0]["warmup_s"]
+    for e in driver.exchanges:
+        assert e.phase == ("warmup" if e.due_s < begins else "measured")
+        assert e.due_s < info.stages[0]["end_s"]
+    crossed = [e for e in driver.exchanges if e.due_s < begins < (e.end_s or 0)]
+    assert {e.phase for e in crossed} == {"warmup"}
+
+
+def test_a_next_request_is_due_when_the_last_has_ended() -> None:
+    with mock_server(Reply(first_s=0.02)) as server:
+        driver = drive(profile({"kind": "closed", "concurrency": 1}), server)
+    runs = sorted(driver.exchanges, key=lambda e: e.due_s)
+    assert len(runs) > 2
+    assert all(b.due_s == a.end_s for a, b in pairwise(runs))
+
+
+def test_users_come_and_go_with_the_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels = [(0.0, 1), (0.2, 4), (0.5, 1)]
+    monkeypatch.setattr("loadtests.driver.closed_loop", lambda spec, seed: ClosedLoop(levels))
+    walk = {"kind": "walk", "min": 1, "max": 4, "step": 3, "every_s": 0.1}
+    with mock_server(Reply(first_s=0.02)) as server:
+        driver = drive(profile(walk), server)
+    start = driver.stages[0].start_s
+    due = sorted((e.due_s - start, (e.end_s or 0) - start) for e in driver.exchanges)
+    joined = [d for d, _ in due if d == pytest.approx(0.2)]
+    assert len(joined) == 3  # three more users begin at the very moment of the level
+    for part in ([x for x in due if x[0] < 0.19], [x for x in due if x[0] >= 0.5]):  # one user: one after the other
+        assert len(part) > 1
+        assert all(b[0] >= a[1] for a, b in pairwise(part))
+
+
+def test_open_loop_latency_runs_from_when_a_request_was_due() -> None:
+    """The server stalls for the first 0.3 s; requests go on being due and sent, and carry the stall."""
+    began = time.monotonic()
+
+    def stalled(body: dict[str, Any]) -> Reply:
+        return Reply(first_s=max(0.3 - (time.monotonic() - began), 0.0))
+
+    with mock_server(stalled) as server:
+        p = profile({"kind": "constant", "rate_per_s": 40}, warmup_s=0, duration_s=0.5)
+        driver = drive(p, server)
+        first_token_s = min(s.sent_s[0] for s in server.seen) - driver._zero
+    runs = sorted(driver.exchanges, key=lambda e: e.due_s)
+    start = driver.stages[0].start_s
+    assert [round((e.due_s - start) * 40) for e in runs] == list(range(20))
+    waiting = [e for e in runs if e.due_s < first_token_s]
+    assert len(waiting) > 3  # they were sent although nothing had come back yet
+    assert all(e.token_times_s[0] - e.due_s >= first_token_s - e.due_s for e in waiting)
+    assert all((e.sent_s or 0) >= e.due_s for e in runs)
+
+
+def test_arrivals_beyond_max_in_flight_are_failures_never_sent(tmp_path: Path) -> None:
+    with mock_server(Reply(first_s=0.6)) as server:
+        p = profile({"kind": "constant", "rate_per_s": 50, "max_in_flight": 4}, warmup_s=0, duration_s=0.3)
+        driver = drive(p, server)
+    records = frame(driver, tmp_path)
+    unsent = records.filter(pl.col("sent_s").is_null())
+    assert records.height == 15
+    assert unsent.height == 15 - 4
+    assert set(unsent["status"]) == {"error"}
+    assert unsent["reason"].str.contains("max_in_flight").all()
+
+
+def test_failures_stay_in_the_records(tmp_path: Path) -> None:
+    kinds = [Reply(), Reply(status=429, headers={"Retry-After": "0"}), Reply(cut_after=1), Reply(status=500)]
+    count = iter(range(10**6))
+    with mock_server(lambda body: kinds[next(count) % 4]) as server:
+        driver = drive(profile({"kind": "constant", "rate_per_s": 40}, warmup_s=0, duration_s=0.5), server)
+    records = frame(driver, tmp_path)
+    assert records.height == 20
+    assert dict(records.group_by("status").len().iter_rows()) == {"ok": 5, "refused": 5, "error": 10}
+    assert records.filter(pl.col("status") == "ok")["reason"].is_null().all()
+    assert records.filter(pl.col("status") != "ok")["reason"].is_not_null().all()
+
+
+def test_a_refused_user_waits_before_the_next_request() -> None:
+    with mock_server(Reply(status=429, headers={"Retry-After": "1"})) as server:
+        driver = drive(profile(CLOSED), server)
+    assert len(driver.exchanges) == 3  # one each: the second would have been due after the end
+
+
+def test_what_runs_at_the_end_is_censored(tmp_path: Path) -> None:
+    with mock_server(Reply(first_s=0.01, gap_s=20)) as server:
+        driver = drive(profile(CLOSED, drain_s=0.1), server)
+    records = frame(driver, tmp_path)
+    assert records.height == 3
+    assert set(records["status"]) == {"censored"}
+    assert records["reason"].str.contains("still running 0.1 s after the end").all()
+    assert (records["token_times_s"].list.len() == 1).all()
+
+
+def test_stop_censors_and_ends() -> None:
+    with mock_server(Reply(first_s=20)) as server:
+
+        def during(driver: Driver) -> None:
+            while len(server.seen) < 3:
+                time.sleep(0.01)
+            driver.stop()
+
+        driver = drive(profile(CLOSED, duration_s=60), server, during)
+    assert [e["status"] for e in driver.rows()] == ["censored"] * 3
+    assert len(driver.info().stages) == 1
+
+
+def test_missing_usage_ends_the_run_with_a_reason() -> None:
+    with mock_server(Reply(usage="none")) as server:
+        driver = drive(profile(CLOSED, duration_s=60), server)
+    assert "without usage" in (driver.failure or "")
+
+
+def test_requests_carry_what_the_profile_says() -> None:
+    with mock_server() as server:
+        drive(profile(CLOSED, duration_s=0.1, warmup_s=0), server)
+        fixed = server.seen[0].body
+    with mock_server() as server:
+        drive(profile(CLOSED, duration_s=0.1, warmup_s=0, output={"fixed_by": "max_tokens"}), server)
+        free = server.seen[0].body
+    assert fixed["ignore_eos"] is True
+    assert "ignore_eos" not in free
+    assert fixed["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+    assert fixed["temperature"] == 0
+
+
+def test_the_same_seed_sends_the_same_requests() -> None:
+    def sent() -> set[str]:
+        with mock_server() as server:
+            drive(profile({"kind": "constant", "rate_per_s": 50}, warmup_s=0, duration_s=0.2), server)
+            return {str(s.body["messages"]) for s in server.seen}
+
+    assert sent() == sent()
+
+
+def test_preflight_finds_the_model_and_the_form_of_usage() -> None:
+    def strict(body: dict[str, Any]) -> Reply:
+        if "continuous_usage_stats" in body["stream_options"]:
+            return Reply(status=400, message="unknown stream option")
+        return Reply(usage="final")
+
+    with mock_server() as server:
+        ready = preflight(profile(CLOSED), Endpoint(server.url), None)
+        assert (ready.model, ready.continuous_usage) == ("mock", True)
+    with mock_server(strict) as server:
+        ready = preflight(profile(CLOSED), Endpoint(server.url), "other")
+        assert (ready.model, ready.continuous_usage) == ("other", False)
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (Reply(usage="none"), "without usage"),
+        (Reply(status=400, message="unknown parameter ignore_eos"), "ignore_eos.*fixed_by: max_tokens"),
+        (Reply(status=404, message="no such model"), "no such model"),
+    ],
+)
+def test_preflight_says_why_not(reply: Reply, message: str) -> None:
+    with mock_server(reply) as server, pytest.raises(PreflightError, match=message):
+        preflight(profile(CLOSED), Endpoint(server.url), "mock")
+
+
+def test_preflight_of_nobody() -> None:
+    with mock_server() as server:
+        pass
+    with pytest.raises(PreflightError, match="expected an OpenAI-compatible server"):
+        preflight(profile(CLOSED), Endpoint(server.url), None)
