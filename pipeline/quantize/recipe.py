@@ -1,0 +1,86 @@
+"""What a recipe is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from engine.artifact import LinearSpec, Manifest, Named
+from pipeline.errors import SeatrialError
+from pipeline.fetch.architectures import expected_shapes
+from pipeline.stage import Stage
+from pipeline.weights import TensorFiles
+
+LAYERS = "model.layers."
+
+
+class RecipeParams(BaseModel):
+    """Base of the parameters of a recipe: strict types, no unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class GroupParams(RecipeParams):
+    """Of the 4-bit recipes."""
+
+    group_size: int = Field(64, ge=8, le=1024, multiple_of=8, description="inputs that share a scale")
+    symmetric: bool = Field(False, description="false: a zero point a group beside the scale")
+
+
+P = TypeVar("P", bound=RecipeParams)
+
+
+@dataclass
+class Job(Generic[P]):
+    """One run of a recipe. ``work`` is a folder for resumable state that belongs to exactly these inputs."""
+
+    source: Path
+    manifest: Manifest
+    config: dict[str, Any]
+    params: P
+    work: Path
+    stage: Stage
+    report: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.files = TensorFiles(self.source)
+
+    def names(self) -> list[str]:
+        """All tensors in the order of the architecture."""
+        return list(expected_shapes(self.config, str(self.source)))
+
+    def linears(self) -> dict[str, tuple[int, ...]]:
+        """Module name -> [out, in] of the linears of the decoder layers."""
+        shapes = expected_shapes(self.config, str(self.source))
+        return {
+            name.removesuffix(".weight"): shape
+            for name, shape in shapes.items()
+            if name.startswith(LAYERS) and len(shape) == 2
+        }
+
+    def read(self, name: str) -> Tensor:
+        """
+        Raises:
+            SeatrialError: the tensor is missing or holds NaN or infinity.
+        """
+        tensor = self.files.read(name)
+        if not bool(tensor.isfinite().all()):
+            raise SeatrialError(f"{self.source}: {name} holds NaN or infinity; it cannot be quantised. Fetch it again")
+        return tensor
+
+
+@dataclass(frozen=True)
+class Recipe(Generic[P]):
+    """``tensors`` yields all tensors of the artifact and may add to ``job.report``; ``check`` runs before anything."""
+
+    name: str
+    params: type[P]
+    linears: Callable[[P], list[LinearSpec]]
+    tensors: Callable[[Job[P]], Iterator[tuple[str, Tensor]]]
+    check: Callable[[Job[P]], None] = lambda job: None
+    calibration: Callable[[P], Named | None] = lambda params: None

@@ -1,0 +1,61 @@
+"""From the base model to the artifact of one tier."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from engine.artifact import Manifest, list_files, read_manifest, write_manifest
+from pipeline.files import atomic_dir
+from pipeline.provenance import digest_of, engine_source_digest
+from pipeline.quantize.formats import compressed_tensors_config
+from pipeline.quantize.recipe import Job
+from pipeline.quantize.registry import parse_entry
+from pipeline.stage import Stage
+from pipeline.weights import write_tensors
+
+HERE = Path(__file__).resolve().parent
+
+
+def quantise(tier: str, entry: dict[str, Any], base: Path, final: Path, work: Path, s: Stage) -> Manifest:
+    """Writes ``final`` and returns its manifest; resumable state is kept below ``work`` until then.
+
+    Raises:
+        SeatrialError: the entry of params.yaml or a layer does not fit the recipe; ``final`` is as it was.
+        ArtifactError: ``base`` is not an artifact.
+    """
+    recipe, params = parse_entry(tier, entry)
+    source = read_manifest(base)
+    config = json.loads((base / "config.json").read_text(encoding="utf-8"))
+    calibration = recipe.calibration(params)
+    inputs = [source.digest, recipe.name, params.model_dump(), calibration and calibration.digest]
+    mine = work / digest_of(["quantize", *inputs, engine_source_digest(HERE)])[:16]
+    job = Job(source=base, manifest=source, config=config, params=params, work=mine, stage=s)
+    recipe.check(job)
+    linears = recipe.linears(params)
+    with atomic_dir(final) as into:
+        for name in source.files:
+            if ".safetensors" not in name and name != "config.json":
+                (into / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(base / name, into / name)
+        foreign = compressed_tensors_config(linears)
+        written = config | {"quantization_config": foreign} if foreign else config
+        (into / "config.json").write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+        weight_bytes = write_tensors(into, recipe.tensors(job))
+        manifest = Manifest(
+            name=tier,
+            source=source.source,
+            recipe=recipe.name,
+            parameters=params.model_dump(),
+            calibration=calibration,
+            linears=linears,
+            weight_bytes=weight_bytes,
+            files=list_files(into),
+            report=job.report,
+        )
+        write_manifest(into, manifest)
+    shutil.rmtree(mine, ignore_errors=True)
+    s.say(f"{final}: {weight_bytes / 1024**2:.0f} MiB of weights, {weight_bytes / source.weight_bytes:.2f} of the base")
+    return manifest
