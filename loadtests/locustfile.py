@@ -159,8 +159,11 @@ def _finish(environment: Any, **_: Any) -> None:
         return _fail(environment, driver.failure)
     info = driver.info()
     log.info("client: %s", info.client.model_dump_json())
-    if environment.parsed_options.out:
-        write_run(Path(environment.parsed_options.out), driver.rows(), info)
+    if out := environment.parsed_options.out:
+        try:
+            write_run(Path(out), driver.rows(), info)
+        except OSError as e:
+            _fail(environment, f"could not write the records to {out}: {e}")
 
 
 events.init_command_line_parser.add_listener(_arguments)

@@ -81,9 +81,10 @@ def run_locust(
 
 
 def tail(log: Path, lines: int = 15) -> str:
-    """The last lines of a log, without Locust's empty tables."""
+    """The last lines of Locust's log, without the tables that it prints when it ends."""
     try:
         text = log.read_text(encoding="utf-8", errors="replace")
     except OSError as e:
         return f"({e})"
-    return "\n".join(text.splitlines()[-lines:]) or "(empty)"
+    told = text.partition("\nType  ")[0]
+    return "\n".join(told.splitlines()[-lines:]) or "(empty)"

@@ -1,0 +1,199 @@
+"""The stage against the mock server: as a foreign one, and as a child that dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import psutil
+import pytest
+import yaml
+
+from loadtests.output import read_run
+from pipeline.errors import SeatrialError
+from pipeline.load import __main__ as load_main
+from pipeline.load import measure as measuring
+from pipeline.load.measure import Target, foreign, measure
+from pipeline.provenance import Header
+from pipeline.serving import Server
+from pipeline.stage import Stage
+from tests.loadtests.mock_server import Reply, mock_server
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+
+def profile(tmp_path: Path, duration_s: float = 1.2, **kwargs: Any) -> str:
+    stage = {
+        "name": "short_burst",
+        "warmup_s": 0.2,
+        "duration_s": duration_s,
+        "arrivals": {"kind": "closed", "concurrency": 3},
+        "prompt_tokens": {"kind": "fixed", "tokens": 12},
+        "output_tokens": {"kind": "fixed", "tokens": 3},
+    }
+    value = {"name": "t", "kind": "smoke", "drain_s": 1, "output": {"fixed_by": "ignore_eos"}, "stages": [stage]}
+    path = tmp_path / "profile.yaml"
+    path.write_text(yaml.safe_dump(value | kwargs))
+    return str(path)
+
+
+@pytest.fixture
+def child() -> Iterator[Server]:
+    """The mock server as a process of its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.loadtests.mock_server"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+    )  # fmt: skip
+    with process:
+        assert process.stdout is not None
+        port = json.loads(process.stdout.readline())["port"]
+        log = Path("server.log")
+        log.write_text("last words of the server\n")
+        yield Server(process, f"http://127.0.0.1:{port}", "mock", log)
+        process.kill()
+
+
+def owned(server: Server) -> Target:
+    known = foreign(server.base_url, "mock")
+    return Target(server.base_url, "mock", server, {"seed": 0}, known.identities)
+
+
+def test_five_files_and_a_header(tmp_path: Path, child: Server) -> None:
+    out = tmp_path / "results" / "x" / "load"
+    load = measure(Stage("loadtest", "x"), owned(child), profile(tmp_path), 3, out, tmp_path / "locust.log")
+    names = {"records.parquet", "run.json", "load.json", "server.json", "samples.parquet"}
+    assert {p.name for p in out.iterdir()} == names
+    assert load == json.loads((out / "load.json").read_text())
+    header = Header.model_validate(load["header"])
+    assert header.workload.name == "t (seed 3)"
+    assert header.engine_derived == {"compute_dtype": "float32"}
+    records, _ = read_run(out)
+    due = records.filter(pl.col("phase") == "measured")
+    figures = load["stages"]["short_burst"]
+    assert figures["requests"] == figures["ok"] == due.height > 0
+    assert load["overall"] == figures
+    # An oracle of its own: numpy on the raw times.
+    import numpy as np
+
+    ttft = (due["first_token_s"] - due["due_s"]).to_numpy() * 1000
+    assert figures["ttft_ms"]["p95"] == pytest.approx(np.quantile(ttft, 0.95, method="inverted_cdf"))
+    server = json.loads((out / "server.json").read_text())
+    assert server["info"]["model"] == server["info_after"]["model"] == "mock"
+    assert "seatrial_num_requests_running" in server["metrics_after"]
+    samples = pl.read_parquet(out / "samples.parquet")
+    assert samples.columns == list(measuring.SAMPLE_SCHEMA)
+    assert samples.height >= 1
+    assert samples["rss_bytes"].min() > 0  # type: ignore[operator]
+
+
+def test_a_server_that_dies_is_named_and_leaves_the_earlier_result(tmp_path: Path, child: Server) -> None:
+    out = tmp_path / "load"
+    out.mkdir()
+    (out / "load.json").write_text("earlier")
+    ended: list[int] = []
+
+    class Dying(Server):
+        def check(self) -> None:
+            if Path("locust.log").exists() and "users spawned" in Path("locust.log").read_text() and not ended:
+                ended.append(1)
+                self.process.kill()
+                self.process.wait()
+            super().check()
+
+    server = Dying(child.process, child.base_url, child.model, child.log)
+    with pytest.raises(
+        SeatrialError, match=r"(?s)ended with exit code -9 while it was needed.*last words of the server"
+    ):
+        measure(Stage("loadtest", "x"), owned(server), profile(tmp_path, 60), 3, out, Path("locust.log"))
+    assert ended
+    assert (out / "load.json").read_text() == "earlier"
+    assert [p.name for p in tmp_path.iterdir() if "partial" in p.name] == []
+    assert _locusts() == []
+
+
+def _locusts() -> list[psutil.Process]:
+    return [p for p in psutil.Process().children(recursive=True) if "locust" in p.cmdline()]
+
+
+def run_stage(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
+    monkeypatch.setattr(sys, "argv", ["load", *map(str, arguments)])
+    load_main.main()
+
+
+def test_a_foreign_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with mock_server(Reply(first_s=0.01, usage="final", cached_tokens=None)) as server:
+        run_stage(monkeypatch, "--tier", "mine", "--base-url", server.url + "/v1", "--profile", profile(tmp_path))
+    load = json.loads(Path("results/mine/load/load.json").read_text())
+    assert load["header"]["engine"]["name"] == f"foreign at {server.url}"
+    assert load["stages"]["short_burst"]["prefix_hit_share"] is None
+    assert load["stages"]["short_burst"]["ok"] > 0
+    assert Path("reports/stages/loadtest@mine.json").is_file()
+
+
+def test_all_requests_failed_is_a_result_without_latencies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = iter(range(10**6))
+    with mock_server(lambda body: Reply() if next(count) == 0 else Reply(status=500, message="boom")) as server:
+        run_stage(monkeypatch, "--tier", "mine", "--base-url", server.url, "--profile", profile(tmp_path))
+    figures = json.loads(Path("results/mine/load/load.json").read_text())["stages"]["short_burst"]
+    assert figures["ok"] == 0
+    assert figures["error"] == figures["requests"] > 0
+    assert figures["ttft_ms"] == {"p50": None, "p95": None, "p99": None}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tier", "int3"], r"unknown tier 'int3'.*int8"),
+        (["--tier", "int8", "--profile", "nope"], "no load profile 'nope'"),
+        (["--tier", "int8", "--model", "m"], "go with --base-url"),
+    ],
+)
+def test_wrong_arguments(monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str) -> None:
+    with pytest.raises(SeatrialError, match=message):
+        run_stage(monkeypatch, *arguments)
+    assert not Path("results").exists()
+
+
+def test_nobody_at_the_base_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with mock_server() as server:
+        pass
+    with pytest.raises(
+        SeatrialError, match=r"(?s)stage loadtest@mine: Locust ended with exit code 2.*expected an OpenAI"
+    ):
+        run_stage(monkeypatch, "--tier", "mine", "--base-url", server.url, "--profile", profile(tmp_path))
+    assert not Path("results/mine/load").exists()
+
+
+def test_killed_it_leaves_no_locust_behind(tmp_path: Path) -> None:
+    with mock_server(Reply(first_s=0.02)) as server:
+        line = [sys.executable, "-m", "pipeline.load", "--tier", "mine", "--base-url", server.url]
+        stage = subprocess.Popen([*line, "--profile", profile(tmp_path, 60)], stderr=subprocess.DEVNULL)
+        try:
+            while len(server.seen) < 5:
+                assert stage.poll() is None
+                time.sleep(0.05)
+            children = psutil.Process(stage.pid).children(recursive=True)
+            assert any("locust" in p.cmdline() for p in children)
+            os.kill(stage.pid, signal.SIGKILL)
+            stage.wait(10)
+            gone, alive = psutil.wait_procs(children, timeout=15)
+            assert gone
+            assert not alive
+        finally:
+            stage.kill()
+            stage.wait()
+    assert not Path("results/mine/load").exists()
