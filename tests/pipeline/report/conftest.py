@@ -22,3 +22,19 @@ def run_copy(whole_run: tuple[Path, Params], tmp_path: Path) -> tuple[Path, Para
     root = tmp_path / "run"
     shutil.copytree(whole_run[0], root)
     return root, whole_run[1]
+
+
+@pytest.fixture(scope="session")
+def built(whole_run: tuple[Path, Params], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The synthetic run with its reports written; only read."""
+    from pipeline.report.build import build
+
+    root = tmp_path_factory.mktemp("built") / "run"
+    shutil.copytree(whole_run[0], root)
+    build(root, whole_run[1])
+    return root
+
+
+@pytest.fixture(scope="session")
+def page(built: Path) -> str:
+    return (built / "reports/scorecard.html").read_text(encoding="utf-8")

@@ -1,0 +1,85 @@
+"""Every figure of the whole run, with Altair's schema checks on (the stage itself turns them off for speed)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from pipeline.params import Params
+from pipeline.report import evidence, sections
+from pipeline.report.charts import percentiles
+from pipeline.report.figures import Figure, Palette
+from pipeline.report.inputs import read_run
+from pipeline.report.tiers import all_figures
+from tests.pipeline.report import synthetic
+
+
+@pytest.fixture(scope="module")
+def panels(whole_run: tuple[Path, Params]) -> list[Figure]:
+    run = read_run(*whole_run)
+    figures, series, palette = all_figures(run), sections.all_series(run), Palette(list(run.tiers))
+    found = sections.overview(run, figures, palette)
+    memory = sections.memory_panel(evidence.memory_rows(run, figures))
+    times = sections.time_panel(evidence.stage_notes(run))
+    found += [p for p in (sections.scenario_panel(run, palette), memory, times) if p]
+    for group in (
+        sections.over_time(run, series, palette, "ttft"),
+        sections.over_time(run, series, palette, "itl"),
+        sections.server_panels(run),
+        sections.percentile_panels(run, series, palette),
+    ):
+        assert group is not None
+        assert group.table.rows
+        assert all(len(r) == len(group.table.head) for r in group.table.rows)
+        found += group.panels
+    return found
+
+
+def test_every_panel_is_drawn_and_is_well_formed(panels: list[Figure]) -> None:
+    tiers, stages = len(synthetic.TIERS), len(synthetic.STAGES)
+    assert len(panels) == 4 + 3 + 2 * tiers * stages + 2 * tiers + 2 * stages
+    for panel in panels:
+        root = ElementTree.fromstring(str(panel.svg))
+        assert root.find("title") is not None
+        assert (root.findtext("desc") or "").endswith(".")
+        assert len(str(panel.svg)) < 60_000
+
+
+def test_colours_are_variables_so_that_dark_and_print_work(panels: list[Figure]) -> None:
+    for panel in panels:
+        fixed = set(re.findall(r'(?:fill|stroke)="(#[0-9a-f]+|[a-z]+)"', str(panel.svg))) - {"none", "transparent"}
+        assert fixed == set()
+
+
+def test_a_failed_request_is_a_cross_and_never_a_dot(panels: list[Figure]) -> None:
+    [bad] = [p for p in panels if p.title == "TTFT over time, int4-g64, mixed_random"]
+    assert "2 of 87 requests failed" in str(bad.svg)
+    assert str(bad.svg).count('stroke="var(--hold)"') == 2
+    [good] = [p for p in panels if p.title == "TTFT over time, int8, mixed_random"]
+    assert "var(--hold)" not in str(good.svg)
+
+
+def test_a_limit_is_drawn_where_it_fits_and_told_where_not() -> None:
+    values = {"a": np.linspace(1, 100, 200)}
+    near = percentiles(values, Palette(["a"]), "TTFT", "s", {0.95: 120.0})
+    far = percentiles(values, Palette(["a"]), "TTFT", "s", {0.95: 4000.0})
+    assert near.note == "P95 limit 120 ms"
+    assert far.note == "P95 limit 4,000 ms (beyond the axis)"
+    assert str(near.svg).count('stroke="var(--ink)"') == 1
+    assert str(far.svg).count('stroke="var(--ink)"') == 0
+
+
+def test_all_failed_draws_no_curve_and_says_so() -> None:
+    figure = percentiles({"a": np.full(40, np.inf)}, Palette(["a"]), "TTFT", "s", {})
+    assert "not measured" in str(figure.svg)
+    assert 'stroke="var(--tier-0)"' not in str(figure.svg)
+
+
+def test_more_than_eight_tiers_still_have_a_look() -> None:
+    palette = Palette([f"t{i}" for i in range(11)])
+    assert palette.colour("t8") == palette.colour("t0")
+    assert palette.dash("t10") == palette.dash("t2")
