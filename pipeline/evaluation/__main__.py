@@ -1,0 +1,98 @@
+"""The evaluate stage: the regression set against one tier, or against a server that runs already.
+
+python -m pipeline.evaluation --tier int8
+python -m pipeline.evaluation --tier mine --base-url http://127.0.0.1:8000 --model my-model
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import SeatrialError
+from pipeline.evaluation import results, target
+from pipeline.evaluation.cache import open_cache
+from pipeline.evaluation.items import EVALSETS, load_evalset
+from pipeline.evaluation.run import answer_all, judge_all, select
+from pipeline.params import Params, load_params
+from pipeline.provenance import utc_now
+from pipeline.stage import Stage, run_main, stage
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """
+    Raises:
+        SeatrialError: unknown tier, broken evalset, a server that does not come up, dies or answers nonsense.
+    """
+    args = _arguments(argv)
+    params = load_params()
+    if args.base_url is None:
+        params.recipe_of(args.tier)
+    with stage("evaluate", args.tier, measuring=True) as s:
+        try:
+            _evaluate(s, params, args.tier, args.base_url, args.model)
+        except SeatrialError as e:
+            raise SeatrialError(f"{s.label}: {e}") from e
+
+
+def _evaluate(s: Stage, params: Params, tier: str, base_url: str | None, model: str | None) -> None:
+    evaluation = params.evaluation
+    folder = EVALSETS / evaluation.evalset
+    evalset = load_evalset(folder)
+    items = select(evalset.items, evaluation.items)
+    workload = results.workload_identity(evalset, folder, items, evaluation.items)
+    began_at, began = utc_now(), time.monotonic()
+    if base_url is not None and model is not None:
+        opened = target.foreign(base_url, model)
+    else:
+        opened = target.bundled(Path("artifacts") / tier, params.engine, target.LOGS / f"evaluate@{tier}.log")
+    with opened as who:
+        s.say(f"{who.base_url} answers after {time.monotonic() - began:.1f} s; {len(items)} items of {workload.name}")
+        asked = time.monotonic()
+        with open_cache(who.cache_identity) as cache, s.progress(len(items), "items") as bar:
+            answered = answer_all(items, who, cache, evaluation.concurrency, bar.advance)
+        wall_s = time.monotonic() - asked
+    # The server has ended: its memory and its cores are free for model-written code.
+    with s.progress(len(items), "grading") as bar:
+        judged = judge_all(answered, bar.advance)
+    reused = [a.reply.answered_at for a in answered if a.reused and a.reply]
+    head = results.header(who, workload, min([began_at, *reused]))
+    rows = [results.row(j) for j in judged]
+    outcome = results.summary(
+        evalset, rows, head, wall_s=wall_s, reused=len(reused), partial=evaluation.items is not None
+    )
+    _report(s.say, outcome, results.write(tier, outcome, rows))
+
+
+def _report(say: Callable[[str], None], outcome: dict[str, Any], written: Path) -> None:
+    say(
+        f"{outcome['correct']:.0f} of {outcome['n']} right, {outcome['errors']} errors, {outcome['cut_off']} cut off, "
+        f"{outcome['usage']['answers_reused']} answers reused -> {written}"
+    )
+    if outcome["not_measurable"]:
+        say(
+            f"{outcome['not_measurable']} items were not measurable here and count as wrong: model-written code only "
+            "runs isolated. Allow user namespaces (Ubuntu: sysctl kernel.apparmor_restrict_unprivileged_userns=0) or "
+            "run as root with CAP_SYS_ADMIN"
+        )
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m pipeline.evaluation", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--tier", required=True, help="artifacts/TIER is served; results go to results/TIER/eval")
+    parser.add_argument("--base-url", help="ask this OpenAI-compatible server instead; TIER only names the results")
+    parser.add_argument("--model", help="the model's name at --base-url")
+    args = parser.parse_args(argv)
+    if (args.base_url is None) != (args.model is None):
+        parser.error("--base-url and --model go together")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", args.tier):
+        raise SeatrialError(f"--tier is {args.tier!r}; expected letters, digits, dots, dashes: it names a folder")
+    return args
+
+
+if __name__ == "__main__":
+    run_main(main)
