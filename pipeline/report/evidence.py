@@ -216,6 +216,9 @@ def known_limits(run: RunData, figures: dict[str, TierFigures]) -> list[str]:
             "evaluation is a smoke run and is never released."
         )
     for name, t in run.tiers.items():
+        blind = (t.eval or {}).get("not_measurable")
+        if blind:
+            out.append(f"{blind} items of {name} could not be graded on this machine; they count as wrong.")
         client = (t.load or {}).get("client") or (t.run or {}).get("client") or {}
         if client.get("void"):
             out.append(

@@ -28,6 +28,11 @@ def number(value: Any, digits: int = 3) -> str:
     return text.replace("-", _MINUS)
 
 
+def count(value: Any) -> str:
+    """A number of things: 26.0 and 26 -> 26; a sum of partial scores keeps its fraction."""
+    return number(int(value) if is_number(value) and value == int(value) else value)
+
+
 def milliseconds(value: Any) -> str:
     """0.42, 8.31, 42.0, 420, 12,345."""
     return number(float(value)) if is_number(value) else ABSENT

@@ -15,7 +15,7 @@ from pipeline.report.figures import Palette
 from pipeline.report.inputs import RunData
 from pipeline.report.quality import Flip, flips_of, pinned_cases, scenarios_of
 from pipeline.report.summary import Summary, rules_of
-from pipeline.report.tiers import TierFigures
+from pipeline.report.tiers import TierFigures, pick
 
 TEMPLATES = Path(__file__).parent / "templates"
 FLIPS_OPEN, FLIPS_MOST = 8, 120
@@ -34,6 +34,7 @@ def environment() -> jinja2.Environment:
     )
     for function in (
         say.number,
+        say.count,
         say.milliseconds,
         say.share,
         say.points,
@@ -100,6 +101,7 @@ def context_of(
         "time_groups": [g for g in groups if g],
         "percentiles": sections.percentile_panels(run, series, palette),
         "scenarios": scenarios_of(run),
+        "evaluated": lambda tier, *path: pick(tier.eval, *path, reason=tier.why("eval")),
         "scenario_panel": sections.scenario_panel(run, palette),
         "pinned": pinned_cases(run),
         "memory": memory,

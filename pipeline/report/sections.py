@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from loadtests.quantiles import min_samples
 from pipeline.report import charts, evidence
@@ -160,14 +161,14 @@ def server_panels(run: RunData) -> FigureGroup | None:
     tops = {"requests": 1.0, "blocks": 1.0}
     for t in held.values():
         assert t.samples is not None
-        running, waiting = (_top(t.samples[c].to_list()) for c in ("requests_running", "requests_waiting"))
-        tops["requests"] = max(tops["requests"], 1.1 * max(running, waiting))
+        for column in ("requests_running", "requests_waiting"):
+            tops["requests"] = max(tops["requests"], 1.1 * _top(t.samples[column].to_list()))
         tops["blocks"] = max(tops["blocks"], 1.02 * _top(t.samples["kv_blocks_total"].to_list()))
     for name, tier in run.tiers.items():
         if name not in held or tier.samples is None:
             panels += [Figure(f"{name}, {k}", None, tier.why("samples")) for k in ("requests", "KV blocks")]
             continue
-        s = tier.samples
+        s = tier.samples.filter(pl.col("t_s") >= 0)  # before that, Locust was still starting
         thin = s.gather_every(max(1, s.height // 300))
         times = thin["t_s"].to_list()
         bands = [
@@ -186,20 +187,18 @@ def server_panels(run: RunData) -> FigureGroup | None:
             for t, v in zip(times, thin["kv_blocks_used"].to_list(), strict=True)
             if v is not None
         ]
-        panels.append(charts.server_over_time(requests, "requests", name, tops["requests"], bands))
-        panels.append(charts.server_over_time(blocks, "blocks", name, tops["blocks"], bands))
-        total = _top(s["kv_blocks_total"].to_list())
-        used = _top(s["kv_blocks_used"].to_list())
-        preempted = _top(s["preemptions_total"].to_list()) if "preemptions_total" in s.columns else None
+        for kind, values in (("requests", requests), ("blocks", blocks)):
+            if values:
+                panels.append(charts.server_over_time(values, kind, name, tops[kind], bands))
+            else:
+                panels.append(Figure(f"{name}, {kind}", None, "the server does not report it"))
+        running, waiting, used, total, preempted = (_most(s, c) for c in SAMPLED)
         rows.append(
             [
                 name,
-                say.number(int(_top(s["requests_running"].to_list()))),
-                say.number(int(_top(s["requests_waiting"].to_list()))),
-                say.number(int(used)),
-                say.number(int(total)),
-                say.share(used / total) if total else say.ABSENT,
-                say.ABSENT if preempted is None else say.number(int(preempted)),
+                *(say.number(v) for v in (running, waiting, used, total)),
+                say.share(used / total) if used is not None and total else say.ABSENT,
+                say.number(preempted),
             ]
         )
     head = [
@@ -221,6 +220,14 @@ def server_panels(run: RunData) -> FigureGroup | None:
         "Shaded: the load stages; between them the server drains.",
         ["requests", "KV blocks"],
     )
+
+
+SAMPLED = ("requests_running", "requests_waiting", "kv_blocks_used", "kv_blocks_total", "preemptions_total")
+
+
+def _most(samples: pl.DataFrame, column: str) -> int | None:
+    known = [v for v in samples[column].to_list() if say.is_number(v)] if column in samples.columns else []
+    return int(max(known)) if known else None
 
 
 def _top(values: list[Any]) -> float:

@@ -49,7 +49,7 @@ def test_an_absent_metric_is_null_and_listed_with_its_reason(built: Path) -> Non
     metrics = json.loads((built / "reports/metrics.json").read_text())
     assert metrics["tiers"]["int8"]["long_context"]["ttft_p99_ms"] is None
     told = {a["figure"]: a["reason"] for a in metrics["not_measured"]}
-    assert "needs 100 samples" in told["int8.long_context.ttft_p99_ms"]
+    assert "a P99 needs at least 100" in told["int8.long_context.ttft_p99_ms"]
     absent = [p for p, v in leaves(metrics["tiers"]) if v is None]
     assert len(absent) == len(metrics["not_measured"])
 

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from pipeline.params import Params
+from pipeline.report import figures
 from pipeline.report.build import build
 from pipeline.report.page import LIMIT_BYTES, TEMPLATES
 from tests.pipeline.report import html_checks, synthetic
@@ -21,6 +22,13 @@ Run = tuple[Path, Params]
 def rebuilt(run: Run) -> str:
     build(*run)
     return (run[0] / "reports/scorecard.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures without content: for tests that are about words, since drawing is what takes the time."""
+    empty = '<svg width="1" height="1" viewBox="0 0 1 1"></svg>'
+    monkeypatch.setattr(figures.vl_convert, "vegalite_to_svg", lambda spec, **options: empty)
 
 
 def edit(path: Path, change: Any) -> None:
@@ -141,6 +149,7 @@ def test_a_run_that_left_nothing_still_renders(tmp_path: Path) -> None:
         "load/samples.parquet",
     ],
 )
+@pytest.mark.usefixtures("blank_figures")
 def test_each_missing_file_is_named(tmp_path: Path, whole_run: Run, gone: str) -> None:
     root, params = tmp_path, whole_run[1]
     shutil.copytree(whole_run[0] / "results/int8", root / "results/int8")
@@ -255,3 +264,22 @@ def test_contrast_of_text_and_marks(theme: int) -> None:
     assert low == {}
     marks = {i: round(_contrast(c[f"tier-{i}"], c["paper"]), 2) for i in range(8)}
     assert {i: v for i, v in marks.items() if v < 3} == {}
+
+
+def test_counts_are_whole_and_items_that_could_not_be_graded_are_told(page: str) -> None:
+    text = " ".join(html_checks.read(page).text.split())
+    assert re.search(r"\d+ of 40", text)
+    assert not re.search(r"\d\.0 of 40", text)
+    assert "4 items of int8 could not be graded on this machine; they count as wrong." in text
+
+
+def test_a_foreign_server_without_gauges_or_info(tmp_path: Path, whole_run: Run) -> None:
+    root, params = tmp_path, whole_run[1]
+    shutil.copytree(whole_run[0] / "results/int8", root / "results/int8")
+    load = root / "results/int8/load"
+    edit(load / "server.json", lambda v: v.update(info=None, info_after=None))
+    frame = pl.read_parquet(load / "samples.parquet")
+    gone = [pl.lit(None, dtype=frame.schema[c]).alias(c) for c in frame.columns if c != "t_s"]
+    frame.with_columns(gone).write_parquet(load / "samples.parquet")
+    text = " ".join(sound(rebuilt((root, params))).text.split())
+    assert "Nothing to draw for int8, blocks: the server does not report it." in text
