@@ -96,6 +96,9 @@ def test_a_rule_without_a_value_has_no_bullet() -> None:
         (say.with_unit(0.05, "share"), "5.0 %"),
         (say.with_unit(-0.4, "points"), "−0.4 points"),
         (say.with_unit(301.2, "ms"), "301 ms"),
+        (say.with_unit(-3, "percent"), "−3.00 %"),
+        (say.count(26.0), "26"),
+        (say.count(26.5), "26.5"),
         (say.with_unit(None, "ms"), "not measured"),
     ],
 )
