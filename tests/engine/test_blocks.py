@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+
+from engine.blocks import BlockPool, BlockPoolError, BlockTable
+
+SIZE = 4
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """Any sequence of legal calls keeps the books balanced, and a shared block never has another's content."""
+
+    tables = Bundle("tables")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = BlockPool(12, SIZE, b"salt")
+        self.tokens: dict[BlockTable, list[int]] = {}
+        self.content: dict[int, tuple[int, ...]] = {}  # block -> the whole history up to its end, as "computed" into it
+
+    @rule(target=tables, seed=st.integers(0, 3), length=st.integers(1, 30))
+    def start(self, seed: int, length: int) -> BlockTable:
+        tokens = [random.Random(seed).randrange(3) for _ in range(length)]
+        table = BlockTable()
+        hits = self.pool.match(table, tokens, length - 1)
+        for i, block in enumerate(hits):
+            assert self.content[block] == tuple(tokens[: (i + 1) * SIZE])
+        if self.pool.fits(hits, length, 0):
+            self.pool.share(table, hits)
+            assert self.pool.grow(table, length)
+            self.tokens[table] = tokens
+            for i in range(len(hits), length // SIZE):
+                self.content[table.blocks[i]] = tuple(tokens[: (i + 1) * SIZE])
+            self.pool.commit(table, tokens, length)
+        return table
+
+    @rule(table=tables, token=st.integers(0, 2))
+    def append(self, table: BlockTable, token: int) -> None:
+        if not table.blocks:
+            return
+        tokens = self.tokens[table]
+        before = list(table.blocks)
+        if not self.pool.grow(table, len(tokens) + 1):
+            assert table.blocks == before
+            assert self.pool.num_available == 0
+            return
+        worked, copy = self.pool.make_writable(table, len(tokens))
+        if not worked:
+            return
+        if copy:
+            assert copy[1] == table.blocks[len(tokens) // SIZE] != copy[0]
+        tokens.append(token)
+        if len(tokens) % SIZE == 0:
+            self.content[table.blocks[len(tokens) // SIZE - 1]] = tuple(tokens)
+        self.pool.commit(table, tokens, len(tokens))
+
+    @rule(target=tables, table=tables)
+    def fork(self, table: BlockTable) -> BlockTable:
+        copy = self.pool.fork(table)
+        if copy.blocks:
+            self.tokens[copy] = list(self.tokens[table])
+        return copy
+
+    @rule(table=tables)
+    def release_twice(self, table: BlockTable) -> None:
+        exclusive, before = self.pool.num_exclusive(table), self.pool.num_available
+        self.pool.release(table)
+        assert self.pool.num_available == before + exclusive
+        self.pool.release(table)
+        assert self.pool.num_available == before + exclusive
+
+    @invariant()
+    def books_balance(self) -> None:
+        self.pool.check()
+        assert self.pool.num_free + self.pool.num_cached + self.pool.num_used == 12
+
+    def teardown(self) -> None:
+        for table in self.tokens:
+            self.pool.release(table)
+        self.pool.check_idle()
+
+
+PoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestPoolMachine = PoolMachine.TestCase
+
+
+def filled(pool: BlockPool, tokens: list[int]) -> BlockTable:
+    table = BlockTable()
+    assert pool.grow(table, len(tokens))
+    pool.commit(table, tokens, len(tokens))
+    return table
+
+
+def test_least_recently_used_content_goes_first_and_the_end_of_a_chain_before_its_front() -> None:
+    pool = BlockPool(4, 2)
+    old, new = filled(pool, [1, 2, 3, 4]), filled(pool, [5, 6, 7, 8])
+    pool.release(old)
+    pool.release(new)
+    table = BlockTable()
+    assert pool.grow(table, 2)
+    assert len(pool.match(BlockTable(), [1, 2, 3, 4], 4)) == 1
+    assert len(pool.match(BlockTable(), [5, 6, 7, 8], 4)) == 2
+
+
+def test_the_salt_keeps_models_apart() -> None:
+    digests = []
+    for salt in (b"model a/float32", b"model b/float32", b"model a/bfloat16"):
+        digests.append(filled(BlockPool(2, 2, salt), [1, 2]).digests[0])
+    assert len(set(digests)) == 3
+
+
+def test_a_digest_alone_is_not_believed() -> None:
+    pool = BlockPool(4, 2)
+    table = filled(pool, [1, 2])
+    pool._content[table.blocks[0]] = (table.digests[0], (9, 9))
+    assert pool.match(BlockTable(), [1, 2, 3], 2) == []
+
+
+def test_without_caching_nothing_is_kept() -> None:
+    pool = BlockPool(4, 2, caching=False)
+    pool.release(filled(pool, [1, 2, 3]))
+    assert (pool.num_free, pool.num_cached) == (4, 0)
+    assert pool.match(BlockTable(), [1, 2], 2) == []
+
+
+def test_failures_are_counted_by_cause() -> None:
+    pool = BlockPool(2, 4)
+    one, two = BlockTable(), BlockTable()
+    assert pool.grow(one, 1)
+    assert pool.grow(two, 4)
+    assert not pool.grow(two, 7)  # three more; the other table has three unused positions
+    assert pool.failures == {"exhausted": 0, "fragmented": 1}
+    assert not pool.grow(two, 8)
+    assert pool.failures == {"exhausted": 1, "fragmented": 1}
+
+
+def test_leaks_and_double_releases_are_found() -> None:
+    pool = BlockPool(3, 2)
+    table = filled(pool, [1, 2, 3])
+    with pytest.raises(BlockPoolError, match=r"free 1 \+ cached 0 of 3 blocks, 2 references in 1 tables"):
+        pool.check_idle()
+    copy = BlockTable(list(table.blocks))
+    pool.release(table)
+    with pytest.raises(BlockPoolError, match="reference count 0"):
+        pool.release(copy)
+    pool._free.pop()
+    with pytest.raises(BlockPoolError, match="differ from 3 blocks without reference"):
+        pool.check()
+
+
+def test_sharing_needs_an_empty_table_and_a_known_block() -> None:
+    pool = BlockPool(3, 2)
+    table = filled(pool, [1, 2])
+    with pytest.raises(BlockPoolError, match="cannot start with a shared prefix"):
+        pool.share(table, [0])
+    with pytest.raises(BlockPoolError, match="neither held nor cached"):
+        pool.share(BlockTable(), [2])
