@@ -99,6 +99,8 @@ def with_unit(value: Any, unit: str | None) -> str:
         return share(value)
     if unit in {"points", "percentage points"}:
         return f"{value:+.1f} points".replace("-", _MINUS)
+    if unit in {"cases", "checks", "items", "requests"}:
+        return f"{count(value)} {unit[:-1] if value == 1 else unit}"
     if unit in {"%", "percent"}:
         return f"{number(float(value))} %"
     if unit == "bytes":

@@ -115,7 +115,9 @@ def _bullet(rule: Json) -> dict[str, float] | None:
     def at(v: float) -> float:
         return round(100 * (v - low) / (high - low), 2)
 
-    lo, hi = (min(ends), max(ends)) if len(ends) == 2 else (value, value)
+    # An open end (null, a one-sided bound) runs to the edge of the axis.
+    first, last = interval if interval and len(interval) == 2 else (value, value)
+    lo, hi = low if first is None else first, high if last is None else last
     good_left = rule.get("better") != "higher"
     return {
         "value": at(value),
@@ -140,7 +142,14 @@ def ready(rule: Json) -> Rule:
     unit = rule.get("unit")
     interval = rule.get("interval")
     pair = isinstance(interval, list | tuple) and len(interval) == 2
-    ends = [say.with_unit(v, unit) if v is not None else "∞" for v in interval] if pair and interval else []
+    ends = (
+        [
+            say.with_unit(v, unit) if v is not None else open_end
+            for v, open_end in zip(interval, ("−∞", "∞"), strict=True)
+        ]
+        if pair and interval
+        else []
+    )
     return Rule(
         raw=rule,
         symbol=symbol,

@@ -68,6 +68,14 @@ def test_an_open_interval_is_written_with_infinity() -> None:
     )
 
 
+def test_an_open_end_runs_to_the_edge_of_the_axis() -> None:
+    rule = ready({"outcome": "pass", "value": 5, "limit": 10, "interval": [None, 6], "better": "lower", "unit": "ms"})
+    assert rule.interval == "−∞ … 6 ms"
+    assert rule.bullet is not None
+    assert rule.bullet["lo"] == 0
+    assert rule.bullet["hi"] < rule.bullet["limit"]
+
+
 def test_a_rule_without_a_value_has_no_bullet() -> None:
     rule = ready({"outcome": "undecided", "value": None, "limit": 4, "unit": "ms"})
     assert rule.bullet is None
@@ -98,6 +106,8 @@ def test_a_rule_without_a_value_has_no_bullet() -> None:
         (say.with_unit(301.2, "ms"), "301 ms"),
         (say.with_unit(-3, "percent"), "−3.00 %"),
         (say.count(26.0), "26"),
+        (say.with_unit(0.0, "cases"), "0 cases"),
+        (say.with_unit(1.0, "checks"), "1 check"),
         (say.count(26.5), "26.5"),
         (say.with_unit(None, "ms"), "not measured"),
     ],
