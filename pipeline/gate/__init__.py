@@ -1,0 +1,1 @@
+"""The gate: records of a run and a policy in, a verdict with its evidence out."""

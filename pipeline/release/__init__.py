@@ -1,0 +1,1 @@
+"""What has been released: small JSON records, the baselines of the gate."""

@@ -1,0 +1,79 @@
+"""Against the release in service. Without one the rules do not apply, and say so."""
+
+from __future__ import annotations
+
+from pipeline.gate.context import Context, result
+from pipeline.gate.policy import LatencyBaseline, QualityBaseline
+from pipeline.gate.result import RuleResult
+from pipeline.gate.rules.quality import delta_result
+
+NONE_YET = "no baseline yet: nothing has been released"
+
+
+def quality_baseline(rule: QualityBaseline, context: Context) -> list[RuleResult]:
+    title = "accuracy against the release in service"
+    base, run = context.baseline, context.run
+    if base is None:
+        return [
+            result(rule, "baseline", title, "not_applicable", NONE_YET, unit="points", limit=-rule.margin_points)
+        ]  # fmt: skip
+    header = run.header("evaluation")
+    if run.items is None or header is None:
+        why = run.missing("eval") or "not evaluated"
+        return [result(rule, "baseline", title, "undecided", why, unit="points", limit=-rule.margin_points)]
+    asked = base.evaluation.workload
+    if header.workload.digest != asked.digest:
+        detail = f"{base.name} was asked {asked.name}, this run {header.workload.name}: not the same items"
+        would = f"an evaluation of {base.name} on {header.workload.name}"
+        values = {"unit": "points", "limit": -rule.margin_points, "would_decide": would}
+        return [result(rule, "baseline", title, "undecided", detail, **values)]
+    pairs = [(row, base.scores[row["id"]]) for row in run.items if row["id"] in base.scores]
+    if len(pairs) != len(run.items) or not pairs:
+        detail = f"{base.name} has scores for {len(pairs)} of {len(run.items)} items"
+        return [result(rule, "baseline", title, "undecided", detail, unit="points", limit=-rule.margin_points)]
+    return [delta_result(rule, context, pairs, base.name, "baseline")]
+
+
+def latency_baseline(rule: LatencyBaseline, context: Context) -> list[RuleResult]:
+    """Reports the ratio stage by stage. One run of each cannot decide it (requests within a run are correlated; the
+    unit is the interleaved round), so the outcome is undecided and says what would decide.
+    """
+    title = f"P{rule.quantile * 100:g} {rule.metric.upper()} against the release in service"
+    base, run, quantile = context.baseline, context.run, f"p{rule.quantile * 100:g}"
+    unit = {"unit": "%", "limit": rule.margin_percent}
+    if base is None:
+        return [result(rule, "baseline", title, "not_applicable", NONE_YET, **unit)]
+    header = run.header("load")
+    if run.load is None or header is None:
+        return [result(rule, "baseline", title, "undecided", run.missing("load") or "not measured", **unit)]
+    if header.machine.machine_class != base.load.machine.machine_class:
+        detail = (
+            f"{base.name} was measured on {base.load.machine.machine_class}: latency is not compared across machines"
+        )
+        return [result(rule, "baseline", title, "not_applicable", detail, **unit)]
+    if header.workload.digest != base.load.workload.digest:
+        detail = f"{base.name} was measured under {base.load.workload.name}, this run under {header.workload.name}"
+        return [result(rule, "baseline", title, "not_applicable", detail, **unit)]
+    out = []
+    for stage, figures in run.load["stages"].items():
+        now = (figures.get(f"{rule.metric}_ms") or {}).get(quantile)
+        then = (base.latency.get(stage, {}).get(f"{rule.metric}_ms") or {}).get(quantile)
+        if now is None or then is None:
+            out.append(
+                result(rule, "baseline", title, "undecided", "one of the two has no figure", stage=stage, **unit)
+            )
+            continue
+        out.append(
+            result(
+                rule,
+                "baseline",
+                title,
+                "undecided",
+                f"{now:.1f} ms against {then:.1f} ms, one run of each, not interleaved",
+                value=(now / then - 1) * 100,
+                stage=stage,
+                would_decide=f"interleaved rounds of {base.name} and this build on one machine",
+                **unit,
+            )
+        )
+    return out

@@ -1,0 +1,128 @@
+"""Whether the evidence itself can be believed: the regression set, provenance, the load client, the ledger."""
+
+from __future__ import annotations
+
+from pipeline.gate.context import Context, result
+from pipeline.gate.policy import ClientHealth, EvalsetHealth, LedgerMatch, Provenance
+from pipeline.gate.result import Outcome, RuleResult
+from pipeline.provenance import differing
+
+
+def evalset_health(rule: EvalsetHealth, context: Context) -> list[RuleResult]:
+    title, report = "health of the regression set", context.evalset
+    if report is None:
+        return [result(rule, "evalset", title, "undecided", context.evalset_problem or "not checked", unit="checks")]
+    checks = report.get("checks") or []
+    evaluated = context.run.evaluation or {}
+    asked, checked = evaluated.get("evalset") or {}, report.get("evalset") or {}
+    if evaluated and (asked.get("name"), asked.get("version")) != (checked.get("name"), checked.get("version")):
+        detail = (
+            f"checked {checked.get('name')} v{checked.get('version')}, but {context.run.tier} was evaluated on "
+            f"{asked.get('name')} v{asked.get('version')}"
+        )
+        return [result(rule, "evalset", title, "fail", detail, unit="checks")]
+    if not checks:
+        return [result(rule, "evalset", title, "undecided", "the report lists no check", unit="checks", n=0)]
+    bad = [c for c in checks if not c.get("success") and c.get("blocking", True)]
+    noted = [c for c in checks if not c.get("success") and not c.get("blocking", True)]
+    detail = f"{len(checks) - len(bad) - len(noted)} of {len(checks)} checks hold"
+    if bad or noted:
+        worst = (bad or noted)[0]
+        examples = ", ".join(map(str, (worst.get("examples") or [])[:3]))
+        names = ", ".join(c["name"] for c in bad + noted)
+        detail += f"; broken: {names} ({worst.get('what')}{': ' + examples if examples else ''})"
+    return [
+        result(
+            rule, "evalset", title, "fail" if bad else "pass", detail, value=float(len(bad)), unit="checks", limit=0.0,
+            n=len(checks),
+        )
+    ]  # fmt: skip
+
+
+def provenance(rule: Provenance, context: Context) -> list[RuleResult]:
+    """Fails on a contradiction; undecided where a comparison could not be attributed or the set was not run whole."""
+    title, run = "provenance", context.run
+
+    def said(outcome: Outcome, detail: str, would: str | None = None) -> list[RuleResult]:
+        return [result(rule, "provenance", title, outcome, detail, would_decide=would)]
+
+    if why := run.missing("eval/eval", "load/load"):
+        return said("undecided", f"no result without its identities: {why}")
+    evaluated, loaded = run.header("evaluation"), run.header("load")
+    if evaluated is None or loaded is None:
+        return said("fail", run.missing("evaluation header", "load header") or "a result has no header")
+    for part in ("model", "engine", "quantisation"):
+        a, b = getattr(evaluated, part), getattr(loaded, part)
+        if a.digest != b.digest:
+            return said("fail", f"quality was measured with {part} {a.name}, latency with {b.name}: not one build")
+    if evaluated.quantisation.name != run.tier:
+        return said("fail", f"results/{run.tier} holds results of {evaluated.quantisation.name}")
+    if (run.evaluation or {}).get("partial"):
+        return said(
+            "undecided",
+            "only a part of the regression set was run (evaluation.items is set)",
+            "the whole set: evaluation.items: null",
+        )
+    if not context.is_reference:
+        reference = context.reference.header("evaluation")
+        if reference is None:
+            return said("undecided", f"{context.reference.tier} has no provenance to compare with")
+        changed = differing(evaluated, reference)
+        if len(changed) > 1:
+            return said(
+                "undecided",
+                f"confounded: {', '.join(changed)} differ from {context.reference.tier} at once, so a difference "
+                "cannot be attributed",
+                "one change at a time",
+            )
+    where = evaluated.machine.machine_class
+    if loaded.machine != evaluated.machine:
+        where += f" (quality) and {loaded.machine.machine_class} (latency)"
+    return said(
+        "pass",
+        f"model {evaluated.model.name}, engine {evaluated.engine.name}, quantisation {evaluated.quantisation.name}, "
+        f"evalset {evaluated.workload.name}, workload {loaded.workload.name}; measured on {where}",
+    )
+
+
+def client_health(rule: ClientHealth, context: Context) -> list[RuleResult]:
+    title, load = "the load client", context.run.load
+    if load is None:
+        why = context.run.missing("load/load") or "no load test"
+        return [result(rule, "latency", title, "undecided", f"not measured: {why}", unit="ms")]
+    client, profile = load.get("client") or {}, str(load.get("profile"))
+    values = {"value": client.get("lag_p99_ms"), "unit": "ms", "limit": client.get("lag_limit_ms")}
+    if profile not in rule.profiles:
+        detail = f"profile {profile!r} decides nothing under policy {context.policy.name}"
+        would = f"a run with profile {' or '.join(rule.profiles)}"
+        return [result(rule, "latency", title, "undecided", detail, would_decide=would, **values)]
+    if client.get("void", True):
+        detail = f"the run is void: {client.get('void_reason') or 'the client says nothing of its own health'}"
+        would = "a run in which the client keeps its schedule (an idle machine, or the client on another one)"
+        return [result(rule, "latency", title, "undecided", detail, would_decide=would, **values)]
+    share = client.get("cpu_share")
+    detail = "requests were sent when they were due" + (f"; the client used {share:.0%} of a core" if share else "")
+    return [result(rule, "latency", title, "pass", detail, **values)]
+
+
+def ledger(rule: LedgerMatch, context: Context) -> list[RuleResult]:
+    title = "memory as planned"
+    plan, server = context.run.plan, context.run.server
+    if plan is None or server is None:
+        why = context.run.missing("plan", "load/server") or "not measured"
+        return [result(rule, "provenance", title, "undecided", why, unit="%", limit=rule.within_percent)]
+    planned, found = plan["ledger"], (server.get("info") or {}).get("memory") or {}
+    worst, parts = 0.0, []
+    for key, name in (("weights_bytes", "weights"), ("kv_pool_bytes", "KV pool")):
+        if not found.get(key):
+            detail = f"the server does not say its {name}"
+            return [result(rule, "provenance", title, "undecided", detail, unit="%", limit=rule.within_percent)]
+        off = (found[key] - planned[key]) / planned[key] * 100
+        worst = max(worst, abs(off), key=abs)
+        parts.append(f"{name} {found[key] / 1024**2:.1f} MiB against {planned[key] / 1024**2:.1f} planned")
+    outcome: Outcome = "pass" if worst <= rule.within_percent else "fail"
+    return [
+        result(
+            rule, "provenance", title, outcome, "; ".join(parts), value=worst, unit="%", limit=rule.within_percent
+        )
+    ]  # fmt: skip
