@@ -129,34 +129,27 @@ def _bullet(rule: Json) -> dict[str, float] | None:
     }
 
 
-def _joined(ends: list[str]) -> str:
-    """ "240 ms", "420 ms" -> "240 … 420 ms": the unit once where both have the same."""
-    if len(ends) != 2:
+def _span(interval: Any, unit: str | None) -> str:
+    """[240, 420] -> "240 … 420 ms": the unit once where both ends have the same. [None, 420] -> "up to 420 ms"."""
+    if not isinstance(interval, list | tuple) or len(interval) != 2:
         return ""
-    (a, _, unit), (b, _, other) = ends[0].partition(" "), ends[1].partition(" ")
-    return f"{a} … {b} {unit}".strip() if unit == other else f"{ends[0]} … {ends[1]}"
+    low, high = (None if v is None else say.with_unit(v, unit) for v in interval)
+    if low is None or high is None:
+        return f"up to {high}" if high else f"from {low}" if low else "unbounded"
+    (a, _, first), (b, _, second) = low.partition(" "), high.partition(" ")
+    return f"{a} … {b} {first}".strip() if first == second else f"{low} … {high}"
 
 
 def ready(rule: Json) -> Rule:
     symbol, word = OUTCOMES.get(str(rule.get("outcome")), ("?", str(rule.get("outcome"))))
     unit = rule.get("unit")
-    interval = rule.get("interval")
-    pair = isinstance(interval, list | tuple) and len(interval) == 2
-    ends = (
-        [
-            say.with_unit(v, unit) if v is not None else open_end
-            for v, open_end in zip(interval, ("−∞", "∞"), strict=True)
-        ]
-        if pair and interval
-        else []
-    )
     return Rule(
         raw=rule,
         symbol=symbol,
         word=word,
         value=say.with_unit(rule.get("value"), unit),
         limit=say.with_unit(rule.get("limit"), unit) if rule.get("limit") is not None else "",
-        interval=_joined(ends),
+        interval=_span(rule.get("interval"), unit),
         bullet=_bullet(rule),
     )
 

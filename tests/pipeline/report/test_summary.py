@@ -62,15 +62,15 @@ def test_bullet_shades_the_good_side(better: str, inside: bool) -> None:
     assert (b["good_from"] <= b["value"] <= b["good_to"]) is inside
 
 
-def test_an_open_interval_is_written_with_infinity() -> None:
+def test_an_open_interval_is_written_without_infinity() -> None:
     assert (
-        ready({"outcome": "fail", "value": 5, "limit": 4, "interval": [3, None], "unit": "ms"}).interval == "3 ms … ∞"
+        ready({"outcome": "fail", "value": 5, "limit": 4, "interval": [3, None], "unit": "ms"}).interval == "from 3 ms"
     )
 
 
 def test_an_open_end_runs_to_the_edge_of_the_axis() -> None:
     rule = ready({"outcome": "pass", "value": 5, "limit": 10, "interval": [None, 6], "better": "lower", "unit": "ms"})
-    assert rule.interval == "−∞ … 6 ms"
+    assert rule.interval == "up to 6 ms"
     assert rule.bullet is not None
     assert rule.bullet["lo"] == 0
     assert rule.bullet["hi"] < rule.bullet["limit"]
