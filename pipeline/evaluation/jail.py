@@ -146,17 +146,29 @@ def drop_privileges() -> None:
 
 
 def limit(job: dict[str, Any]) -> None:
+    """Sets the limits of the worker, and tries the one that the kernel does not hold everybody to.
+
+    Raises:
+        Unavailable: this user may have any number of processes.
+    """
     cpu = max(1, math.ceil(job["cpu_s"]))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))  # SIGXCPU first, which can be told from other ends
     for what, value in (
         (resource.RLIMIT_AS, job["memory_bytes"]),
         (resource.RLIMIT_FSIZE, job["file_bytes"]),
-        (resource.RLIMIT_NPROC, job["processes"]),
         (resource.RLIMIT_NOFILE, 32),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_STACK, 8 << 20),
     ):
         resource.setrlimit(what, (value, value))
+    resource.setrlimit(resource.RLIMIT_NPROC, (1, job["processes"]))
+    try:
+        if os.fork() == 0:
+            os._exit(0)
+    except BlockingIOError:
+        resource.setrlimit(resource.RLIMIT_NPROC, (job["processes"], job["processes"]))
+    else:
+        raise Unavailable("the kernel does not limit the processes of this user (uid 0 inside a user namespace)")
 
 
 def work(job: dict[str, Any], secret: int, null: int) -> None:
@@ -224,7 +236,11 @@ def guard(job: dict[str, Any], uid: int | None) -> None:
     pid = os.fork()
     if pid == 0:
         os.close(ended)
-        limit(job)
+        try:
+            limit(job)
+        except (Unavailable, OSError) as e:
+            say(event="unavailable", reason=str(e))
+            os._exit(0)
         work(job, secret, null)
     os.close(hold)
     deadline = time.monotonic() + job["wall_s"]

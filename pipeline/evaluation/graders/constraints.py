@@ -226,8 +226,8 @@ def _json(text: str) -> tuple[Any, str | None]:
 
     try:
         return json.loads(fenced[1] if fenced else text, parse_constant=refuse), None
-    except (ValueError, RecursionError) as e:
-        return None, f"is not JSON: {e}"
+    except (ValueError, RecursionError):
+        return None, "is not JSON"
 
 
 class JsonValid(_Constraint):
