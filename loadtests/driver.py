@@ -71,7 +71,7 @@ class Driver:
         self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._running: dict[str, tuple[Exchange, StreamClient]] = {}
-        self._loop_lag_s: list[float] = []
+        self._loop_lag_s: dict[str, list[float]] = {}
         self.started_at = ""
         self._zero = self._cpu = self._duration_s = self._cpu_s = 0.0
 
@@ -140,7 +140,9 @@ class Driver:
         while not self.done.is_set():
             before = time.monotonic()
             time.sleep(_PROBE_S)
-            self._loop_lag_s.append(time.monotonic() - before - _PROBE_S)
+            if self.stages:
+                lags = self._loop_lag_s.setdefault(self.stages[-1].spec.name, [])
+                lags.append(time.monotonic() - before - _PROBE_S)
 
     # --- closed loop -------------------------------------------------------------------------------------------------
 

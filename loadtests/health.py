@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from loadtests.client import Exchange
 from loadtests.quantiles import nearest_rank
@@ -13,15 +13,18 @@ LAG_SHARE_OF_TTFT = 0.1
 CPU_SATURATED = 0.85  # of one core: the client is one thread
 
 
-def client_health(exchanges: Sequence[Exchange], loop_lag_s: Sequence[float], cpu_share: float | None) -> ClientHealth:
+def client_health(
+    exchanges: Sequence[Exchange], loop_lag_s: Mapping[str, Sequence[float]], cpu_share: float | None
+) -> ClientHealth:
     """Judges a run by its measured requests.
 
     The lag of a request is sent - due. Under closed-loop arrivals that alone would miss a client too busy to notice
-    that an answer has ended, so how late the client's loop woke from short sleeps (``loop_lag_s``) is held to the same
-    limit. Each stage has its own limit, max(5 ms, 10 % of its median TTFT); the stage nearest to its limit is reported.
+    that an answer has come, so how late the client's loop woke from short sleeps (``loop_lag_s``, by stage) is held to
+    the same limit. Each stage has its own, max(5 ms, 10 % of its median TTFT); the stage nearest to it is reported.
     """
-    worst: tuple[float, float, float, str] | None = None  # lag / limit, lag, limit, stage
-    limits: list[float] = []
+    worst: tuple[float, float, float] | None = None  # lag / limit, lag, limit
+    worst_loop: tuple[float, float] | None = None  # lag / limit, lag
+    reasons = []
     for stage in sorted({e.stage for e in exchanges}):
         measured = [e for e in exchanges if e.stage == stage and e.phase == "measured"]
         lags = sorted((e.sent_s - e.due_s) * 1000 for e in measured if e.sent_s is not None)
@@ -29,22 +32,19 @@ def client_health(exchanges: Sequence[Exchange], loop_lag_s: Sequence[float], cp
         if not lags:
             continue
         limit = max(LAG_FLOOR_MS, LAG_SHARE_OF_TTFT * nearest_rank(ttfts, 0.5) if ttfts else 0.0)
-        limits.append(limit)
         lag = nearest_rank(lags, 0.99)
-        if worst is None or lag / limit > worst[0]:
-            worst = (lag / limit, lag, limit, stage)
-    loop = nearest_rank(sorted(loop_lag_s), 0.99) * 1000 if loop_lag_s else None
-    reasons = []
-    if worst is None:
-        reasons.append("no measured request was sent")
-    else:
-        _, lag, limit, stage = worst
+        worst = max(worst or (0.0, 0.0, limit), (lag / limit, lag, limit))
         if lag > limit:
             reasons.append(
                 f"in stage {stage} the client sent requests late: lag P99 {lag:.1f} ms, limit {limit:.1f} ms"
             )
-    if loop is not None and limits and loop > max(limits):
-        reasons.append(f"the client's loop woke late: P99 {loop:.1f} ms, limit {max(limits):.1f} ms")
+        if probed := sorted(loop_lag_s.get(stage, ())):
+            lag = nearest_rank(probed, 0.99) * 1000
+            worst_loop = max(worst_loop or (0.0, 0.0), (lag / limit, lag))
+            if lag > limit:
+                reasons.append(f"in stage {stage} the client's loop woke late: P99 {lag:.1f} ms, limit {limit:.1f} ms")
+    if worst is None:
+        reasons.append("no measured request was sent")
     if cpu_share is not None and cpu_share > CPU_SATURATED:
         reasons.append(
             f"the client used {cpu_share:.0%} of a core, so it was itself saturated; spread it over processes"
@@ -52,7 +52,7 @@ def client_health(exchanges: Sequence[Exchange], loop_lag_s: Sequence[float], cp
     return ClientHealth(
         lag_p99_ms=worst[1] if worst else None,
         lag_limit_ms=worst[2] if worst else None,
-        loop_lag_p99_ms=loop,
+        loop_lag_p99_ms=worst_loop[1] if worst_loop else None,
         cpu_share=cpu_share,
         void=bool(reasons),
         void_reason="; ".join(reasons) or None,
