@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pipeline.quantize.formats import expand_groups, round_groups
+from pipeline.quantize.formats import group_grid, group_range
 
 CLIP_RATIOS = tuple(round(1 - 0.05 * i, 2) for i in range(10))  # 1.0 ... 0.55; 1.0 is no clipping
-_CHUNK = 2**20  # weights handled at once: bounds temporaries and stays in the cache
+_CHUNK = 2**18  # weights handled at once: bounds temporaries and stays in the cache
 
 
 class Moments:
@@ -32,6 +32,12 @@ class Moments:
         self._sum_abs += x.abs().sum(0)
         self._tokens += x.shape[0]
 
+    def __add__(self, other: Moments) -> Moments:
+        total = Moments(self.second.shape[0])
+        total.second = self.second + other.second
+        total._sum_abs, total._tokens = self._sum_abs + other._sum_abs, self._tokens + other._tokens
+        return total
+
     @property
     def mean_abs(self) -> Tensor:
         return self._sum_abs / max(1, self._tokens)
@@ -45,12 +51,22 @@ class Rounding:
 
 def output_error(difference: Tensor, second: Tensor) -> float:
     """tr(D G D^T) for ``difference`` D [out, in]; float32 products, float64 sum in fixed order."""
-    return sum(float(((d @ second) * d).sum(dtype=torch.float64)) for d in _chunks(difference))
+    return sum(float((d @ second).mul_(d).sum(dtype=torch.float64)) for d in _chunks(difference))
 
 
 def rounded(weight: Tensor, how: Rounding, clip: Tensor | None = None) -> Tensor:
-    """float32 [out, in]: the weight as it reads back after rounding."""
-    return expand_groups(*round_groups(weight, how.group_size, how.symmetric, clip))
+    """float32 [out, in]: the weight as it reads back after rounding (``expand_groups`` of ``round_groups``)."""
+    grouped = weight.view(weight.shape[0], -1, how.group_size)
+    return _snap(grouped, *group_grid(*group_range(grouped, how.symmetric), clip)).view(weight.shape)
+
+
+def _snap(grouped: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
+    """In place on one temporary: the searches spend most of their time here."""
+    wide = scale.float()[..., None]
+    codes = grouped / wide
+    if zero is None:
+        return codes.round_().clamp_(-8, 7).mul_(wide)
+    return codes.add_(zero[..., None]).round_().clamp_(-8, 7).sub_(zero[..., None]).mul_(wide)
 
 
 def scale_candidates(mean_abs: Tensor, grid: int) -> Iterator[Tensor]:
@@ -73,7 +89,7 @@ def search_scale(
     for wished in scale_candidates(moments.mean_abs, grid):
         s = realise(wished)
         error = sum(
-            output_error(part - rounded(part * s, how) / s, moments.second)
+            output_error(part - rounded(part * s, how).div_(s), moments.second)
             for weight in weights
             for part in _chunks(weight)
         )
@@ -97,19 +113,22 @@ def search_clip(weight: Tensor, second: Tensor, how: Rounding) -> Tensor | None:
     )  # [groups, group, group]
     found = []
     for part in _chunks(weight):
-        best = torch.ones(part.shape[0], groups)
+        by_group = (
+            part.view(part.shape[0], groups, how.group_size).transpose(0, 1).contiguous()
+        )  # [groups, rows, group]
+        ranges = group_range(by_group, how.symmetric)
+        best = torch.ones(groups, part.shape[0])
         best_error = torch.full_like(best, float("inf"))
         for ratio in CLIP_RATIOS:
-            d = (part - rounded(part, how, torch.full_like(best, ratio))).view(part.shape[0], groups, how.group_size)
-            by_group = d.transpose(0, 1)  # [groups, rows, group]
-            error = (torch.bmm(by_group, blocks) * by_group).sum(2).t()
+            clip = torch.full_like(best, ratio)
+            d = _snap(by_group, *group_grid(*ranges, clip)).sub_(by_group)
+            error = torch.bmm(d, blocks).mul_(d).sum(2)
             better = error < best_error
-            best = torch.where(better, torch.full_like(best, ratio), best)
-            best_error = torch.where(better, error, best_error)
-        found.append(best)
-    clip = torch.cat(found)
+            best, best_error = torch.where(better, clip, best), torch.where(better, error, best_error)
+        found.append(best.t())
+    chosen = torch.cat(found).contiguous()
     plain = output_error(weight - rounded(weight, how), second)
-    return clip if output_error(weight - rounded(weight, how, clip), second) < plain else None
+    return chosen if output_error(weight - rounded(weight, how, chosen), second) < plain else None
 
 
 def _chunks(matrix: Tensor) -> tuple[Tensor, ...]:

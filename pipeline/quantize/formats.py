@@ -46,22 +46,29 @@ def round_groups(
     """Codes int8 [out, in] in -8..7, scale bf16 [out, in/group], zero point int8 [out, in/group] or None."""
     n_out, n_in = weight.shape
     grouped = weight.float().view(n_out, n_in // group_size, group_size)
-    if symmetric:
-        scale = grouped.abs().amax(2) / 7.5
-        zero = None
-    else:
-        low, high = grouped.amin(2).clamp(max=0), grouped.amax(2).clamp(min=0)
-        scale = (high - low) / 15
-    if clip is not None:
-        scale = scale * clip
-    scale = _not_zero(scale).to(torch.bfloat16)
-    wide = scale.float()
-    if not symmetric:
-        low = low * clip if clip is not None else low
-        zero = (-8 - low / wide).round().clamp(-8, 7)
-    codes = grouped / wide[..., None] + (zero[..., None] if zero is not None else 0)
-    q = codes.round().clamp(-8, 7).to(torch.int8).view(n_out, n_in)
+    scale, zero = group_grid(*group_range(grouped, symmetric), clip)
+    codes = grouped / scale.float()[..., None]
+    if zero is not None:
+        codes += zero[..., None]
+    q = codes.round_().clamp_(-8, 7).to(torch.int8).view(n_out, n_in)
     return q, scale, zero.to(torch.int8) if zero is not None else None
+
+
+def group_range(grouped: Tensor, symmetric: bool) -> tuple[Tensor, Tensor | None]:
+    """Least and greatest value of each group [out, groups, group], zero included; (greatest magnitude, None) if
+    symmetric."""
+    if symmetric:
+        return grouped.abs().amax(2), None
+    return grouped.amin(2).clamp_(max=0), grouped.amax(2).clamp_(min=0)
+
+
+def group_grid(low: Tensor, high: Tensor | None, clip: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Scale (bf16) and zero point (float32 whole number, or None) of ranges as :func:`group_range` gives them."""
+    wide = low / 7.5 if high is None else (high - low) / 15
+    scale = _not_zero(wide if clip is None else wide * clip).to(torch.bfloat16)
+    if high is None:
+        return scale, None
+    return scale, (-8 - (low if clip is None else low * clip) / scale.float()).round_().clamp_(-8, 7)
 
 
 def expand_groups(q: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:

@@ -8,9 +8,12 @@ from pydantic import ValidationError
 
 from pipeline.errors import SeatrialError
 from pipeline.quantize.recipe import Recipe, RecipeParams
-from pipeline.quantize.recipes import awq_int4, bf16, int4, int8
+from pipeline.quantize.recipes.awq_int4 import RECIPE as AWQ_INT4
+from pipeline.quantize.recipes.bf16 import RECIPE as BF16
+from pipeline.quantize.recipes.int4 import RECIPE as INT4
+from pipeline.quantize.recipes.int8 import RECIPE as INT8
 
-RECIPES: dict[str, Recipe[Any]] = {r.name: r for r in (bf16.RECIPE, int8.RECIPE, int4.RECIPE, awq_int4.RECIPE)}
+RECIPES: dict[str, Recipe[Any]] = {r.name: r for r in (BF16, INT8, INT4, AWQ_INT4)}
 
 
 def parse_entry(tier: str, entry: dict[str, Any]) -> tuple[Recipe[Any], RecipeParams]:

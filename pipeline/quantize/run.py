@@ -13,6 +13,7 @@ from pipeline.provenance import digest_of, engine_source_digest
 from pipeline.quantize.formats import compressed_tensors_config
 from pipeline.quantize.recipe import Job
 from pipeline.quantize.registry import parse_entry
+from pipeline.quantize.threads import one_thread_each
 from pipeline.stage import Stage
 from pipeline.weights import write_tensors
 
@@ -35,7 +36,7 @@ def quantise(tier: str, entry: dict[str, Any], base: Path, final: Path, work: Pa
     job = Job(source=base, manifest=source, config=config, params=params, work=mine, stage=s)
     recipe.check(job)
     linears = recipe.linears(params)
-    with atomic_dir(final) as into:
+    with one_thread_each(), atomic_dir(final) as into:
         for name in source.files:
             if ".safetensors" not in name and name != "config.json":
                 (into / name).parent.mkdir(parents=True, exist_ok=True)

@@ -32,6 +32,7 @@ from pipeline.quantize.formats import check_groups, dequantise, quantise_w4a16
 from pipeline.quantize.llama import INPUTS, LlamaLayers
 from pipeline.quantize.recipe import LAYERS, GroupParams, Job, Recipe
 from pipeline.quantize.recipes.int4 import spec
+from pipeline.quantize.threads import LANES, in_lanes
 
 NORM_OF = {"qkv": "input_layernorm.weight", "gate_up": "post_attention_layernorm.weight"}
 NOT_CLIPPED = ("self_attn.q_proj", "self_attn.k_proj")  # as in the paper's code: attention scores bear it badly
@@ -75,21 +76,34 @@ def _tensors(job: Job[Params]) -> Iterator[tuple[str, Tensor]]:
         prefix = f"{LAYERS}{i}."
         weights = {n.removeprefix(prefix): job.read(n).float() for n in of_layer[i]}
         kept = job.work / f"layer-{i:05d}.safetensors"
-        moments: dict[str, Moments] = {}
-        done = kept.is_file()
-
-        def see(name: str, x: Tensor, moments: dict[str, Moments] = moments, done: bool = done) -> None:
-            if not done:
-                moments.setdefault(name, Moments(x.shape[1])).add(x)
-
-        hidden = [layers.forward(weights, x, see) for x in hidden]
-        if not done:
+        hidden, moments = run_layer(layers, weights, hidden)
+        if not kept.is_file():
             _keep(kept, *quantise_layer(weights, moments, layers, job.params))
         stored, errors = _read_kept(kept)
         job.report["layers"][str(i)] = errors
         for name, tensor in stored.items():
             yield prefix + name, tensor
     job.report |= _summary(job.report["layers"])
+
+
+def run_layer(
+    layers: LlamaLayers, weights: dict[str, Tensor], hidden: list[Tensor]
+) -> tuple[list[Tensor], dict[str, Moments]]:
+    """What leaves the layer for each sequence [tokens, hidden], and the moments of each of INPUTS over all of them."""
+
+    def lane(mine: list[Tensor]) -> tuple[list[Tensor], dict[str, Moments]]:
+        moments: dict[str, Moments] = {}
+
+        def see(name: str, x: Tensor) -> None:
+            moments.setdefault(name, Moments(x.shape[1])).add(x)
+
+        return [layers.forward(weights, x, see) for x in mine], moments
+
+    half = (len(hidden) + 1) // LANES
+    lanes = in_lanes(lane, [part for part in (hidden[:half], hidden[half:]) if part])
+    outputs = [x for out, _ in lanes for x in out]
+    first, *others = (moments for _, moments in lanes)
+    return outputs, {name: sum((m[name] for m in others), start=first[name]) for name in first}
 
 
 def quantise_layer(
@@ -103,48 +117,52 @@ def quantise_layer(
         "self_attn.v_proj": _to_kv_heads(columns["o"], layers),
         "mlp.up_proj": columns["down"],
     }
-    stored: dict[str, Tensor] = {}
-    errors: dict[str, Any] = {}
     the_spec = spec(params)
-    for source, linears in INPUTS.items():
+
+    def finish(linear: tuple[str, str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        source, name = linear
         s, second = columns[source], moments[source].second
-        scaled_second = second / s / s[:, None]
-        for name in linears:
-            weight, row = weights[f"{name}.weight"], rows.get(name)
-            changed = weight * s if row is None else weight * s / row[:, None]
-            clip = None if name in NOT_CLIPPED else search_clip(changed, scaled_second, how)
-            tensors = quantise_w4a16(changed, how.group_size, how.symmetric, clip)
-            stored |= {f"{name}.{part}": value for part, value in tensors.items()}
-            if (bias := weights.get(f"{name}.bias")) is not None:
-                stored[f"{name}.bias"] = (bias if row is None else bias / row).to(torch.bfloat16)
-            back = dequantise(tensors, the_spec) / s
-            plain = dequantise(quantise_w4a16(weight, how.group_size, how.symmetric), the_spec)
-            whole = output_error(weight, second) or 1.0
-            errors[name] = {
-                "rounded": _relative(output_error(weight - plain, second), whole),
-                "awq": _relative(output_error(weight - (back if row is None else back * row[:, None]), second), whole),
-            }
-    return stored | norms, errors
+        weight, row = weights[f"{name}.weight"], rows.get(name)
+        changed = weight * s if row is None else weight * s / row[:, None]
+        clip = None if name in NOT_CLIPPED else search_clip(changed, second / s / s[:, None], how)
+        tensors = quantise_w4a16(changed, how.group_size, how.symmetric, clip)
+        stored = {f"{name}.{part}": value for part, value in tensors.items()}
+        if (bias := weights.get(f"{name}.bias")) is not None:
+            stored[f"{name}.bias"] = (bias if row is None else bias / row).to(torch.bfloat16)
+        back = dequantise(tensors, the_spec) / s
+        plain = dequantise(quantise_w4a16(weight, how.group_size, how.symmetric), the_spec)
+        whole = output_error(weight, second) or 1.0
+        return stored, {
+            "rounded": _relative(output_error(weight - plain, second), whole),
+            "awq": _relative(output_error(weight - (back if row is None else back * row[:, None]), second), whole),
+        }
+
+    linears = [(source, name) for source, names in INPUTS.items() for name in names]
+    done = in_lanes(finish, linears)
+    stored = norms | {name: tensor for tensors, _ in done for name, tensor in tensors.items()}
+    return stored, {name: error for (_, name), (_, error) in zip(linears, done, strict=True)}
 
 
 def _column_scales(
     weights: dict[str, Tensor], moments: dict[str, Moments], layers: LlamaLayers, how: Rounding, grid: int
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The scale of every input of INPUTS, and the norms' weights that carry two of them, in bf16."""
-    columns: dict[str, Tensor] = {}
-    norms: dict[str, Tensor] = {}
-    for source, linears in INPUTS.items():
+
+    def search(source: str) -> Tensor:
         norm = weights.get(NORM_OF.get(source, ""))
 
-        def realise(s: Tensor, norm: Tensor | None = norm, source: str = source) -> Tensor:
+        def realise(s: Tensor) -> Tensor:
             if norm is not None:
                 return _carried(norm, _divided(norm, s))
             return _to_query_heads(_to_kv_heads(s, layers), layers) if source == "o" else s
 
-        found = search_scale([weights[f"{n}.weight"] for n in linears], moments[source], how, grid, realise)
-        columns[source] = found
-        if norm is not None:
-            norms[NORM_OF[source]] = _divided(norm, found)
+        linears = [weights[f"{n}.weight"] for n in INPUTS[source]]
+        return search_scale(linears, moments[source], how, grid, realise)
+
+    # The dearest search first, so that the lanes end at about the same time.
+    order = sorted(INPUTS, key=lambda source: moments[source].second.shape[0], reverse=True)
+    columns = dict(zip(order, in_lanes(search, order), strict=True))
+    norms = {norm: _divided(weights[norm], columns[source]) for source, norm in NORM_OF.items()}
     return columns, norms
 
 
