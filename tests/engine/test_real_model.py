@@ -1,0 +1,146 @@
+"""The default model against transformers: what the engine computes is the model, not something close to it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.artifact import LinearSpec, list_files, read_manifest, write_manifest
+from engine.batch import BatchEntry
+from engine.config import EngineConfig
+from engine.runner import ModelRunner
+from tests.tiny import quantise_w4a16, quantise_w8a8
+
+pytestmark = pytest.mark.slow
+
+NEW_TOKENS = 16
+TOPICS = [
+    "The harbour master counted the ships and", "A recipe for bread begins with", "def add(a, b):",
+    "In 1969 the first people walked on", "The capital of France is", "To sort a list in Python, call",
+    "Water boils at", "My sister's cat is afraid of", "Dear Sir or Madam,", "Once upon a time there was a",
+]  # fmt: skip
+ENDINGS = ["", " Explain in one sentence why that is so.", " " + "The answer depends on where you are. " * 6]
+BLOCKS_EACH = 12
+
+
+@pytest.fixture(scope="module")
+def prompts(real_model_dir: Path) -> list[list[int]]:
+    """Thirty prompts of 3 to about 70 tokens."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(real_model_dir / "tokenizer.json"))
+    found = [tokenizer.encode(t + e, add_special_tokens=False).ids for e in ENDINGS for t in TOPICS]
+    assert len(found) == 30
+    return found
+
+
+def runner_of(directory: Path, dtype: str) -> ModelRunner:
+    config = EngineConfig(
+        compute_dtype=dtype, max_model_len=BLOCKS_EACH * 16, max_num_seqs=16, kv_pool_bytes=1 << 28  # type: ignore[arg-type]
+    )  # fmt: skip
+    return ModelRunner(directory, config)
+
+
+def greedy(runner: ModelRunner, prompts: list[list[int]]) -> list[list[int]]:
+    """New tokens of each prompt, all prompts in one batch. Greedy is argmax, lowest id on ties."""
+    sequences = [list(p) for p in prompts]
+    done = [0] * len(prompts)
+    for _ in range(NEW_TOKENS):
+        batch = [
+            BatchEntry(str(i), s[done[i] :], done[i], list(range(i * BLOCKS_EACH, (i + 1) * BLOCKS_EACH)), "last")
+            for i, s in enumerate(sequences)
+        ]
+        for i, logits in enumerate(runner.execute(batch)):
+            assert logits is not None
+            done[i] = len(sequences[i])
+            sequences[i].append(int(logits[-1].argmax()))
+    return [s[len(p) :] for s, p in zip(sequences, prompts, strict=True)]
+
+
+def score(runner: ModelRunner, tokens: list[int]) -> torch.Tensor:
+    (logits,) = runner.execute([BatchEntry("a", tokens, 0, list(range(BLOCKS_EACH)), "all")])
+    assert logits is not None
+    return logits
+
+
+@pytest.fixture(scope="module")
+def transformers_float32(real_model_dir: Path) -> Iterator[Any]:
+    from transformers import AutoModelForCausalLM
+
+    with torch.inference_mode():
+        yield AutoModelForCausalLM.from_pretrained(real_model_dir, dtype=torch.float32).eval()
+
+
+def test_float32_equals_transformers_token_by_token(
+    real_model_dir: Path, prompts: list[list[int]], transformers_float32: Any
+) -> None:
+    """Transformers sees the engine's own text; where its argmax is the engine's token at every place, its greedy
+    text is the same, by induction over the tokens."""
+    runner = runner_of(real_model_dir, "float32")
+    outputs = [tokens for start in range(0, 30, 10) for tokens in greedy(runner, prompts[start : start + 10])]
+    assert len({tuple(o) for o in outputs}) > 20  # the prompts lead to different texts
+    for prompt, output in zip(prompts, outputs, strict=True):
+        tokens = prompt + output
+        expected = transformers_float32(torch.tensor([tokens])).logits[0]
+        assert expected[len(prompt) - 1 : -1].argmax(-1).tolist() == output
+        assert (score(runner, tokens) - expected).abs().max() < 1e-3
+
+
+def test_bfloat16_error_is_at_most_that_of_transformers(
+    real_model_dir: Path, prompts: list[list[int]], transformers_float32: Any
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    runner = runner_of(real_model_dir, "bfloat16")
+    other = AutoModelForCausalLM.from_pretrained(real_model_dir, dtype=torch.bfloat16).eval()
+    ours, theirs = [], []
+    for prompt in prompts[::3]:
+        exact = transformers_float32(torch.tensor([prompt])).logits[0].log_softmax(-1)
+        ours.append((score(runner, prompt).log_softmax(-1) - exact).square().mean(1))
+        theirs.append((other(torch.tensor([prompt])).logits[0].float().log_softmax(-1) - exact).square().mean(1))
+    assert torch.cat(ours).mean().sqrt() <= 1.5 * torch.cat(theirs).mean().sqrt()
+
+
+@pytest.fixture(scope="module", params=["bf16", "int8", "int4"])
+def tier(request: pytest.FixtureRequest, real_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model as it is, and rounded to the nearest in each quantised scheme."""
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    if request.param == "bf16":
+        return real_model_dir
+    directory = tmp_path_factory.mktemp(request.param)
+    shutil.copy(real_model_dir / "config.json", directory)
+    tensors: dict[str, torch.Tensor] = {}
+    with safe_open(real_model_dir / "model.safetensors", framework="pt") as stored:
+        for name in stored.keys():  # noqa: SIM118 (not a dict)
+            module, tensor = name.removesuffix(".weight"), stored.get_tensor(name)
+            if not module.endswith("_proj"):
+                tensors[name] = tensor
+            elif request.param == "int8":
+                tensors |= quantise_w8a8(module, tensor)
+            else:
+                tensors |= quantise_w4a16(module, tensor, 64)
+    save_file(tensors, directory / "model.safetensors")
+    spec = (
+        LinearSpec(pattern="model.layers.*", scheme="w8a8")
+        if request.param == "int8"
+        else LinearSpec(pattern="model.layers.*", scheme="w4a16", group_size=64, symmetric=False)
+    )
+    changes = {"name": request.param, "linears": [spec], "files": list_files(directory)}
+    write_manifest(directory, read_manifest(real_model_dir).model_copy(update=changes))
+    return directory
+
+
+def test_sixteen_at_once_are_sixteen_alone(tier: Path, prompts: list[list[int]]) -> None:
+    runner = runner_of(tier, "auto")
+    chosen = prompts[:6] + prompts[10:15] + prompts[20:25]
+    together = greedy(runner, chosen)
+    assert [greedy(runner, [prompt])[0] for prompt in chosen] == together
+    first = chosen[-1] + together[-1]
+    assert torch.equal(score(runner, first)[: len(chosen[-1])], score(runner, chosen[-1]))

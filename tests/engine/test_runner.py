@@ -1,0 +1,218 @@
+"""The runner: same bits for a request in any batch, split and block placement and after preemption, on all tiers."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine import config as engine_config
+from engine.artifact import ArtifactError
+from engine.batch import BatchEntry
+from engine.config import EngineConfig
+from engine.runner import ModelRunner
+from tests.tiny import Tier, make_tiny_artifact
+
+TIERS: list[Tier] = ["bf16", "int8", "int4"]
+BASE: dict[str, Any] = {"max_model_len": 128, "max_num_seqs": 8, "threads": 2}
+
+
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("tiny")
+    return {tier: make_tiny_artifact(root / tier, tier) for tier in TIERS}
+
+
+def runner_of(artifact: Path, dtype: str, kernels: str = "cpu", **config: Any) -> ModelRunner:
+    with pytest.MonkeyPatch.context() as patch:
+        if kernels == "reference":
+            patch.setenv("PATH", "")
+        made = ModelRunner(artifact, EngineConfig(compute_dtype=dtype, **(BASE | config)))  # type: ignore[arg-type]
+    assert made.derived["kernels"] == kernels
+    return made
+
+
+def sequences(count: int, seed: int = 0) -> list[list[int]]:
+    draw = random.Random(seed)
+    return [[draw.randrange(256) for _ in range(length)] for length in (1, 3, 16, 29, 33, 50, 64, 71)[:count]]
+
+
+def table(request: int, length: int, size: int, shuffled: list[int]) -> list[int]:
+    """Eight blocks of 16 or their worth for each request, somewhere in the pool."""
+    each = -(-128 // size)
+    return shuffled[request * each : request * each + -(-length // size)]
+
+
+@pytest.mark.parametrize("kernels", ["cpu", "reference"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("tier", TIERS)
+def test_any_batch_and_any_split_give_the_same_bits(
+    artifacts: dict[str, Path], tier: Tier, dtype: str, kernels: str
+) -> None:
+    tokens = sequences(8 if kernels == "cpu" else 6)
+    runner = runner_of(artifacts[tier], dtype, kernels)
+    alone = []
+    for ids in tokens:
+        (logits,) = runner.execute([BatchEntry("x", ids, 0, list(range(8)), "all")])
+        assert logits is not None
+        assert logits.shape == (len(ids), 272)
+        alone.append(logits)
+    for seed in range(3 if kernels == "cpu" else 1):
+        draw = random.Random(seed)
+        blocks = list(range(runner.num_blocks))
+        draw.shuffle(blocks)
+        done = [0] * len(tokens)
+        while any(d < len(t) for d, t in zip(done, tokens, strict=True)):
+            left = [i for i, t in enumerate(tokens) if done[i] < len(t)]
+            draw.shuffle(left)
+            batch, spans = [], []
+            for i in left[: draw.randint(1, len(left))]:
+                stop = min(len(tokens[i]), done[i] + draw.choice([1, 1, 5, 16, 40]))
+                wanted = draw.choice(["none", "last", "all"])
+                batch.append(
+                    BatchEntry(str(i), tokens[i][done[i] : stop], done[i], table(i, stop, 16, blocks), wanted)  # type: ignore[arg-type]
+                )
+                spans.append((i, done[i], stop, wanted))
+                done[i] = stop
+            for (i, start, stop, wanted), logits in zip(spans, runner.execute(batch), strict=True):
+                if wanted == "none":
+                    assert logits is None
+                    continue
+                assert logits is not None
+                first = start if wanted == "all" else stop - 1
+                assert torch.equal(logits, alone[i][first:stop]), f"request {i}, positions {start} to {stop - 1}"
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_decoding_equals_recomputing_by_prefill(artifacts: dict[str, Path], tier: Tier) -> None:
+    """After a preemption the decoded tokens are computed again in chunks: same logits, so the same next token."""
+    runner = runner_of(artifacts[tier], "auto")
+    ids = sequences(4)[3]
+    (logits,) = runner.execute([BatchEntry("a", ids, 0, [0, 1], "last")])
+    assert logits is not None
+    history, steps = list(ids), []
+    for _ in range(30):
+        steps.append(logits)
+        history.append(int(logits[-1].argmax()))
+        place = list(range(-(-len(history) // 16)))
+        (logits,) = runner.execute([BatchEntry("a", history[-1:], len(history) - 1, place, "last")])
+        assert logits is not None
+    other = [20, 9, 14, 11]
+    (again,) = runner.execute([BatchEntry("b", history, 0, other, "all")])
+    assert again is not None
+    assert torch.equal(torch.cat(steps), again[len(ids) - 1 : -1])
+    assert torch.equal(logits, again[-1:])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_number_of_threads_changes_nothing(artifacts: dict[str, Path], dtype: str) -> None:
+    ids = sequences(8)[7]
+    found = []
+    for threads in (1, 2):
+        runner = runner_of(artifacts["int4"], dtype, threads=threads)
+        found.append(runner.execute([BatchEntry("a", ids, 0, list(range(5)), "all")])[0])
+    assert found[0] is not None
+    assert found[1] is not None
+    assert torch.equal(found[0], found[1])
+
+
+def test_quantised_tiers_stay_near_the_plain_one(artifacts: dict[str, Path]) -> None:
+    ids = sequences(6)[5]
+    logits = {}
+    for tier in TIERS:
+        out = runner_of(artifacts[tier], "float32").execute([BatchEntry("a", ids, 0, list(range(4)), "all")])[0]
+        assert out is not None
+        logits[tier] = out
+    error = {t: ((logits[t] - logits["bf16"]).norm() / logits["bf16"].norm()).item() for t in TIERS}
+    assert error["int8"] < 0.2
+    assert error["int8"] < error["int4"] < 1.0
+
+
+@pytest.mark.parametrize("kernels", ["cpu", "reference"])
+def test_a_copied_block_serves_another_request(artifacts: dict[str, Path], kernels: str) -> None:
+    runner = runner_of(artifacts["bf16"], "float32", kernels)
+    ids = sequences(4)[3]
+    runner.execute([BatchEntry("a", ids, 0, [3, 4], "none")])
+    runner.copy_blocks([])
+    runner.copy_blocks([(3, 10), (4, 11)])
+    (direct,) = runner.execute([BatchEntry("a", [65], len(ids), [3, 4], "last")])
+    runner.execute([BatchEntry("c", sequences(4, seed=9)[3], 0, [3, 4], "none")])
+    (copied,) = runner.execute([BatchEntry("b", [65], len(ids), [10, 11], "last")])
+    assert direct is not None
+    assert copied is not None
+    assert torch.equal(direct, copied)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_ledger_is_what_is_allocated(artifacts: dict[str, Path], tier: Tier, dtype: str) -> None:
+    runner = runner_of(artifacts[tier], dtype)
+    memory, ledger = runner.memory(), runner.derived["ledger"]
+    assert memory["kv_pool_bytes"] == ledger["kv_pool_bytes"] == runner.num_blocks * ledger["kv_bytes_per_block"]
+    assert memory["weights_bytes"] == ledger["weights_bytes"]
+
+
+def test_kv_dtype_of_its_own(artifacts: dict[str, Path]) -> None:
+    ids = sequences(6)[5]
+    entry = [BatchEntry("a", ids, 0, list(range(4)), "all")]
+    wide = runner_of(artifacts["bf16"], "float32")
+    narrow = runner_of(artifacts["bf16"], "float32", kv_dtype="bfloat16")
+    assert narrow.derived["kv_dtype"] == "bfloat16"
+    assert narrow.memory()["kv_pool_bytes"] * 2 == wide.memory()["kv_pool_bytes"]
+    a, b = wide.execute(entry)[0], narrow.execute(entry)[0]
+    assert a is not None
+    assert b is not None
+    assert 0 < (a - b).norm() / a.norm() < 0.05
+
+
+@pytest.mark.parametrize(
+    ("isa", "dtype", "reason"),
+    [
+        (["x86_64", "avx512_bf16"], "bfloat16", "avx512_bf16 found"),
+        (["x86_64", "avx2"], "float32", "bf16 -> f32: no avx512_bf16, no amx_bf16"),
+    ],
+)
+def test_auto_dtype_and_its_reason(
+    artifacts: dict[str, Path], monkeypatch: pytest.MonkeyPatch, isa: list[str], dtype: str, reason: str
+) -> None:
+    monkeypatch.setattr("engine.runner.isa_features", lambda: isa)
+    derived = runner_of(artifacts["bf16"], "auto").derived
+    assert (derived["compute_dtype"], derived["compute_dtype_reason"]) == (dtype, reason)
+    assert derived["isa"] == isa
+    assert derived["threads"] == 2
+    assert engine_config.resolve_dtypes(EngineConfig(), isa)[0] == dtype
+
+
+def test_model_length_is_the_smaller_of_config_and_model(artifacts: dict[str, Path]) -> None:
+    assert runner_of(artifacts["bf16"], "float32").max_model_len == 128
+    assert runner_of(artifacts["bf16"], "float32", max_model_len=4096).max_model_len == 512
+
+
+def test_too_little_memory_is_refused(artifacts: dict[str, Path]) -> None:
+    with pytest.raises(ArtifactError, match="raise memory_limit_bytes"):
+        runner_of(artifacts["bf16"], "float32", memory_limit_bytes=1000)
+
+
+def test_an_empty_batch(artifacts: dict[str, Path]) -> None:
+    assert runner_of(artifacts["bf16"], "float32").execute([]) == []
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"token_ids": []}, "request a: no tokens in this step"),
+    ({"start": 126}, "positions 126 to 128; expected 0 to 127"),
+    ({"start": 15, "block_table": [0]}, "1 blocks; 18 tokens need 2"),
+    ({"token_ids": [1, 272, 3]}, "token ids must be 0 to 271"),
+    ({"token_ids": [-1, 2, 3]}, "token ids must be 0 to 271"),
+    ({"block_table": [10**6]}, "block ids must be 0 to"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD)
+def test_impossible_entries_are_refused(artifacts: dict[str, Path], change: dict[str, Any], message: str) -> None:
+    runner = runner_of(artifacts["bf16"], "float32")
+    fine: dict[str, Any] = {"token_ids": [1, 2, 3], "start": 0, "block_table": list(range(8)), "logits": "last"}
+    with pytest.raises(ValueError, match=message):
+        runner.execute([BatchEntry("a", **(fine | change))])
