@@ -17,7 +17,7 @@ MOST_RULES = 12
 def inline(text: object) -> str:
     """Text that Markdown, HTML and a table cell leave alone: no markup, mention or link can come out of it."""
     one_line = " ".join(str(text).split())
-    escaped = re.sub(r"([\\`*_{}\[\]()#+!|~<>])", r"\\\1", one_line)
+    escaped = re.sub(r"([\\`*_{}\[\]#+!|~<>])", r"\\\1", one_line)
     escaped = re.sub(r"\\([<>])", lambda m: {"<": "&lt;", ">": "&gt;"}[m[1]], escaped)
     return re.sub(r"(?i)(@|://|www\.)", lambda m: m[1][0] + "\u200b" + m[1][1:], escaped)
 
@@ -55,7 +55,7 @@ def _rule_line(rule: Rule) -> str:
     if raw.get("would_decide") and rule.outcome == "undecided":
         line += f" *Would decide it:* {inline(raw['would_decide'])}"
     if raw.get("waiver"):
-        line += " *Waived.*"
+        line += " *Its waiver has expired.*" if raw["waiver"].get("expired") else " *Waived.*"
     return line
 
 

@@ -180,7 +180,8 @@ class Summary:
     as_of: str
     counts: dict[str, int]
     advisory: int
-    would_decide: list[tuple[str, str]]
+    against_baseline: str
+    would_decide: list[tuple[str, str, bool]]  # rule, what would settle it, whether it blocks
     waivers: list[Json]
     attempts: list[Any]
 
@@ -196,6 +197,19 @@ def _machines(run: RunData) -> tuple[list[str], list[str]]:
                 classes.setdefault(machine.machine_class)
                 moments.add(header.measured_at)
     return list(classes), sorted(moments)
+
+
+def _against_baseline(verdict: Json) -> str:
+    """What differs from the release in service, as the gate found it; empty where there is none."""
+    parts = ((verdict.get("what_changed") or {}).get("against") or {}).get("baseline")
+    if not isinstance(parts, dict):
+        return ""
+    rows = []
+    for part, pair in parts.items():
+        now, then = ((pair[k]["name"], pair[k]["digest"]) for k in ("now", "then"))
+        rows.append(Identity("evalset" if part == "workload" else part, now, then, not pair["differs"]))
+    headline, detail = changed_in_words(rows)
+    return f"{headline}. {detail}".strip()
 
 
 def summarise(run: RunData) -> Summary:
@@ -228,8 +242,9 @@ def summarise(run: RunData) -> Summary:
         as_of=say.moment(verdict.get("as_of")) if verdict.get("as_of") else "",
         counts=dict(Counter(r.outcome for r in rules)),
         advisory=sum(not r.blocking and r.outcome in {"fail", "undecided"} for r in rules),
+        against_baseline=_against_baseline(verdict),
         would_decide=[
-            (str(r.raw.get("title") or r.raw.get("id")), str(r.raw["would_decide"]))
+            (str(r.raw.get("title") or r.raw.get("id")), str(r.raw["would_decide"]), r.blocking)
             for r in rules
             if r.outcome == "undecided" and r.raw.get("would_decide")
         ],

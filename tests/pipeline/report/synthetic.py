@@ -307,7 +307,7 @@ def _verdict() -> dict[str, Any]:
         "baseline": None,
         "policy": "pull_request",
         "attempts": [],
-        "what_changed": {},
+        "what_changed": {"identities": {}, "workload": None, "against": {}},
         "tiers": tiers,
         "diagnosis": [
             {"step": 1, "symptom": "P99 TTFT", "finding": "within limits", "evidence": "P99 512 ms", "suspect": "none"}

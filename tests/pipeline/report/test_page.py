@@ -91,7 +91,7 @@ def test_hostile_names_and_reasons_are_escaped(run_copy: Run) -> None:
     def change(v: dict[str, Any]) -> None:
         v["reason"] = bad
         v["waivers"] = [{"rule": bad, "reason": bad, "owner": bad, "expires": bad}]
-        v["attempts"] = [{bad: bad}, bad]
+        v["attempts"] = [{"verdict": bad, "as_of": bad}, bad]
         for rule in v["tiers"]["int8"]["rules"]:
             rule.update(title=bad, detail=bad, would_decide=bad, waiver={"reason": bad, "owner": bad, "expires": bad})
 

@@ -46,6 +46,19 @@ def test_identities_come_from_the_headers(run_copy: tuple[Path, Params]) -> None
     assert rows == {"model": True, "engine": True, "quantisation": False, "evalset": True, "workload": False}
 
 
+def test_the_baseline_is_named_with_what_differs_from_it(run_copy: tuple[Path, Params]) -> None:
+    path = run_copy[0] / "reports/verdict.json"
+    verdict = json.loads(path.read_text())
+    one, two = {"name": "one", "digest": "1" * 64}, {"name": "two", "digest": "2" * 64}
+    parts = {"model": {"now": one, "then": one, "differs": False}, "engine": {"now": two, "then": one, "differs": True}}
+    verdict["baseline"] = {"name": "2026.48", "promoted_at": "2026-11-25T08:00:00Z"}
+    verdict["what_changed"]["against"]["baseline"] = parts
+    path.write_text(json.dumps(verdict))
+    s = summarise(read_run(*run_copy))
+    assert s.baseline == "2026.48"
+    assert s.against_baseline == "Only the engine differs. engine: one → two."
+
+
 def test_summary_without_a_verdict_gives_the_reason(tmp_path: Path) -> None:
     s = summarise(read_run(tmp_path, synthetic.params_of(tmp_path)))
     assert (s.verdict, s.word) == ("none", "No verdict")
