@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from pipeline.evaluation.authoring.draft import NAMES, Draft, Scenario, by_level, chat
 
-SYSTEM = "Work out the result. End with a line that says \"The answer is\" and the number."
+SYSTEM = 'Work out the result. End with a line that says "The answer is" and the number.'
 SHOTS = [
     ("What is 7 + 5?", "7 + 5 = 12\nThe answer is 12"),
     (
@@ -20,18 +20,28 @@ Made = tuple[str, int]
 
 
 def add_small(r: random.Random) -> Made:
-    a, b = r.randint(3, 19), r.randint(3, 19)
+    a, b = r.randint(2, 9), r.randint(2, 9)
     return f"What is {a} + {b}?", a + b
 
 
 def add_tens(r: random.Random) -> Made:
-    a, b = r.randint(2, 9) * 10, r.randint(11, 89)
+    a, b = r.randint(1, 9) * 10, r.randint(1, 9) * 10
     return f"What is {a} + {b}?", a + b
 
 
+def after(r: random.Random) -> Made:
+    a = r.randint(11, 98)
+    return f"Which number comes right after {a}?", a + 1
+
+
+def double(r: random.Random) -> Made:
+    a = r.randint(3, 25)
+    return f"What is twice {a}?", 2 * a
+
+
 def subtract_small(r: random.Random) -> Made:
-    b = r.randint(2, 9)
-    a = b + r.randint(3, 11)
+    b = r.randint(1, 6)
+    a = b + r.randint(2, 9)
     return f"What is {a} - {b}?", a - b
 
 
@@ -47,14 +57,14 @@ def half(r: random.Random) -> Made:
 
 def gain(r: random.Random) -> Made:
     name, thing = r.choice(NAMES), r.choice(["stamps", "marbles", "postcards", "coins"])
-    a, b = r.randint(4, 18), r.randint(3, 14)
+    a, b = r.randint(3, 12), r.randint(2, 9)
     return f"{name} has {a} {thing} and gets {b} more. How many {thing} does {name} have?", a + b
 
 
 def loss(r: random.Random) -> Made:
     thing = r.choice(["eggs", "candles", "nails", "apples"])
     b = r.randint(2, 9)
-    a = b + r.randint(4, 15)
+    a = b + r.randint(2, 9)
     return f"A box holds {a} {thing}. {b} are used. How many {thing} are left?", a - b
 
 
@@ -89,16 +99,6 @@ def price(r: random.Random) -> Made:
     return f"A notebook costs {a} euros and a pen {b} euros. What do {n} notebooks and one pen cost?", a * n + b
 
 
-def change(r: random.Random) -> Made:
-    n, a = r.randint(2, 5), r.randint(2, 8)
-    return f"{r.choice(NAMES)} buys {n} cakes for {a} euros each and pays with 50 euros. How much is the change?", 50 - n * a
-
-
-def pages(r: random.Random) -> Made:
-    a, d, left = r.randint(6, 20), r.randint(2, 5), r.randint(10, 60)
-    return f"{r.choice(NAMES)} reads {a} pages a day for {d} days; {left} pages remain. How long is the book?", a * d + left
-
-
 def percent(r: random.Random) -> Made:
     p, whole = r.choice([10, 20, 25, 50]), r.randint(2, 15) * 20
     return f"What is {p} percent of {whole}?", p * whole // 100
@@ -115,9 +115,9 @@ def rectangle(r: random.Random) -> Made:
 
 
 LEVELS: list[list[Callable[[random.Random], Made]]] = [
-    [add_small, add_tens, subtract_small, times_small, half, gain],
-    [loss, groups, share, add_two_digits, subtract_two_digits, rectangle],
-    [bus, price, change, pages, percent, minutes],
+    [add_small, add_tens, subtract_small, times_small, double, after],
+    [half, gain, loss, groups, share, add_two_digits],
+    [subtract_two_digits, rectangle, bus, price, percent, minutes],
 ]
 
 

@@ -14,10 +14,10 @@ from pipeline.evaluation.authoring import (
     facts,
     fields,
     functions,
-    household,
     instructions,
     policy,
     routing,
+    wording,
 )
 from pipeline.evaluation.authoring.draft import Draft, Scenario
 from pipeline.evaluation.items import Grader, Item, Message
@@ -25,7 +25,7 @@ from pipeline.files import atomic_write
 
 SCENARIOS: tuple[Scenario, ...] = (
     completion.SCENARIO,
-    household.SCENARIO,
+    wording.SCENARIO,
     facts.SCENARIO,
     routing.SCENARIO,
     policy.SCENARIO,
@@ -85,6 +85,4 @@ def write_items(out: Path, seed: int, week: str) -> dict[str, int]:
 
 def composition() -> dict[str, dict[str, Any]]:
     """What the manifest says about each scenario."""
-    return {
-        s.name: {"items": s.items + (pins := len(s.pinned())), "pinned": pins, "kind": s.kind} for s in SCENARIOS
-    }
+    return {s.name: {"items": s.items + (pins := len(s.pinned())), "pinned": pins, "kind": s.kind} for s in SCENARIOS}

@@ -1,5 +1,7 @@
 """``long_documents``: one fact out of a document of some 700 to 1,200 tokens, near its start, its middle or its end.
 
+Half of the questions ask for a notice, a fact that stands alone; the others for one of many facts that are alike.
+
 The questions about a document stand next to each other and after the text, so that the document is read once where the
 server shares prefixes. The item's id says where the fact stands. All questions about one document are one cluster.
 """
@@ -12,28 +14,39 @@ from dataclasses import dataclass
 from pipeline.evaluation.authoring.banks.documents import FAMILIES
 from pipeline.evaluation.authoring.draft import Draft, Scenario, chat, spread
 
-SYSTEM = "Answer the question from the document with one short phrase."
+SYSTEM = "Answer with the shortest phrase from the text. Do not explain."
 ASK = "{document}\n\nQuestion: {question}"
+SHOTS = [
+    (
+        ASK.format(document="The ferry leaves from pier 4 at noon.", question="From which pier does the ferry leave?"),
+        "pier 4",
+    ),
+    (
+        ASK.format(document="The studio is closed in July. The porter keeps the keys.", question="Who keeps the keys?"),
+        "the porter",
+    ),
+]
 ENTRIES = 13
-POSITIONS = {"early": (1, 2), "middle": (6, 7), "late": (10, 11)}
-MAX_TOKENS = 24
+POSITIONS = {"early": 1, "middle": 6, "late": 11}
+MAX_TOKENS = 20
 
 
 @dataclass(frozen=True)
 class Document:
     text: str
     facts: list[dict[str, tuple[str, str]]]  # per entry: attribute -> (question, answer)
+    notices: dict[str, tuple[str, str]]  # position -> (question, answer)
 
 
 def compose(rng: random.Random, family: str) -> Document:
-    """A document of ``ENTRIES`` entries; no value of an attribute occurs twice."""
+    """A document of ``ENTRIES`` entries with a notice after three of them; no value of an attribute occurs twice."""
     f = FAMILIES[family]
     subjects = rng.sample(f.subjects, ENTRIES)
-    if family == "log":
-        subjects.sort(key=lambda s: int(s.split()[-1]))
     values = {attribute: rng.sample(bank, ENTRIES) for attribute, (_, _, bank) in f.facts.items()}
     asides = spread(rng, f.asides, 2 * ENTRIES)
     paragraphs, facts = [f"{f.title}\n\n{f.opening}"], []
+    after = dict(zip(POSITIONS.values(), rng.sample(f.notices, len(POSITIONS)), strict=True))
+    notices = {}
     for i, subject in enumerate(subjects):
         sentences, known = [], {}
         for attribute, (asked, ways, _) in f.facts.items():
@@ -45,7 +58,11 @@ def compose(rng: random.Random, family: str) -> Document:
         sentences[1:1], sentences[-1:-1] = [asides[2 * i]], [asides[2 * i + 1]]
         paragraphs.append(" ".join(sentences))
         facts.append(known)
-    return Document("\n\n".join(paragraphs), facts)
+        if i in after:
+            asked, sentence, bank = after[i]
+            notices[i] = (asked, value := rng.choice(bank))
+            paragraphs.append(f"Please note: {sentence.format(v=value)}")
+    return Document("\n\n".join(paragraphs), facts, {name: notices[i] for name, i in POSITIONS.items()})
 
 
 def question(
@@ -55,7 +72,7 @@ def question(
         source=source,
         grader="extract.match",
         reference=answers,
-        messages=chat(SYSTEM, [], ASK.format(document=document.text, question=asked)),
+        messages=chat(SYSTEM, SHOTS, ASK.format(document=document.text, question=asked)),
         max_tokens=MAX_TOKENS,
         watches_for=watches_for,
         tag=position,
@@ -74,9 +91,10 @@ def write(rng: random.Random, n: int) -> list[Draft]:
     families = spread(rng, sorted(FAMILIES), -(-n // per_document))
     for number, family in enumerate(families, 1):
         document = compose(rng, family)
-        for position, entries in POSITIONS.items():
-            known = document.facts[rng.choice(entries)]
-            asked, answer = known[rng.choice(sorted(known))]
+        for turn, (position, entry) in enumerate(POSITIONS.items()):
+            known = document.facts[entry]
+            one_of_many = known[rng.choice(sorted(known))]
+            asked, answer = document.notices[position] if (number + turn) % 2 else one_of_many
             drafts.append(question(f"documents.{family}-{number}", document, position, asked, accepted(answer)))
     return drafts[:n]
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-NAMES = (
-    "Amara Ben Carla Dev Elif Farah Goran Hana Ines Jonas Kofi Lena Mateo Nadia Oskar Priya Quinn Rosa Samir "
-    "Tomas Uma Viktor Wanda Yusuf Zoe"
-).split()
+NAMES = [
+    "Amara", "Ben", "Carla", "Dev", "Elif", "Farah", "Goran", "Hana", "Ines", "Jonas", "Kofi", "Lena", "Mateo", "Nadia",
+    "Oskar", "Priya", "Quinn", "Rosa", "Samir", "Tomas", "Uma", "Viktor", "Wanda", "Yusuf", "Zoe",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

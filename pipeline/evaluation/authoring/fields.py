@@ -7,18 +7,13 @@ import random
 from pipeline.evaluation.authoring.banks.records import CITIES, MONTHS, RECORDS, SURNAMES, THINGS
 from pipeline.evaluation.authoring.draft import NAMES, Draft, Scenario, chat, spread
 
-SYSTEM = "Extract one field from the text. Reply with its value only."
-ASK = "{text}\n\nField: {field}"
+SYSTEM = "Answer with the value from the text only."
+ASK = "{text}\n\nWhat is the {field}?"
 SHOTS = [
-    (
-        ASK.format(
-            text="Dear team, Olga Brenner here from Tartu. My claim QX-3087 of 2 April is still open. I paid 512 euros.",
-            field="claim number",
-        ),
-        "QX-3087",
-    ),
-    (ASK.format(text="Delivered to Derry on 9 August: 14 rolls of felt, signed by Ida Lund.", field="signed by"), "Ida Lund"),
-]  # fmt: skip
+    (ASK.format(text="Olga Brenner from Tartu asks about claim QX-3087 of 2 April.", field="claim number"), "QX-3087"),
+    (ASK.format(text="Delivered to Derry: 14 rolls of felt, weight 320 kilos.", field="weight"), "320 kilos"),
+    (ASK.format(text="Ida Lund signed the lease FT-5512 in Narva on 9 August.", field="date"), "9 August"),
+]
 MAX_TOKENS = 20
 
 

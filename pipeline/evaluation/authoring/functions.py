@@ -1,4 +1,4 @@
-"""``python_functions``: write one function; unit tests decide. One assert is shown as the example, the others are not."""
+"""``python_functions``: write one function; unit tests decide. One assert is shown, the others are not."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def pinned() -> list[Draft]:
         ),
         question(
             "pinned.instructions.no_preamble",
-            "List the four seasons as bullet points that start with \"- \". Start with the first bullet, no introduction.",
+            "List the four seasons as bullet points that start with \"- \". Begin with the first bullet at once.",
             [{"type": "bullet_count", "count": 4}, {"type": "starts_with", "text": "- "}],
             "puts an introduction before a list that should stand alone",
         ),

@@ -57,9 +57,7 @@ def write(rng: random.Random, n: int) -> list[Draft]:
         text, slots, questions = POLICIES[name]
         values = fill(rng, slots)
         asked, accepted = questions[i]
-        drafts.append(
-            question(f"policy.{name}", text.format(**values), asked, [a.format(**values) for a in accepted])
-        )
+        drafts.append(question(f"policy.{name}", text.format(**values), asked, [a.format(**values) for a in accepted]))
     return drafts
 
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (tables are read across)
 """Everyday situations: (family, opening, what follows, two endings that do not fit). {n} and {m} are people."""
 
 ROWS: list[tuple[str, str, str, str, str]] = [

@@ -1,7 +1,8 @@
+# ruff: noqa: E501  (tables are read across)
 """Material for long documents: a family is a list of entries, each entry a subject with facts, told in several ways.
 
 ``facts``: attribute -> (question about {s}, sentences with {s} and {v}, values). A value occurs once in a document, so that a
-question has one answer. ``asides`` carry no answer.
+question has one answer. ``asides`` carry no answer. ``notices`` are facts about the whole: (question, sentence with {v}, values).
 """
 
 from typing import NamedTuple
@@ -13,6 +14,7 @@ class Family(NamedTuple):
     subjects: list[str]
     facts: dict[str, tuple[str, list[str], list[str]]]
     asides: list[str]
+    notices: list[tuple[str, str, list[str]]]
 
 
 YEARS = [str(y) for y in range(1788, 1989, 7)]
@@ -21,8 +23,7 @@ FAMILIES: dict[str, Family] = {
         "Small museums of the coast",
         "This guide lists collections that are run by a handful of people each. Opening hours change with the season, so ring "
         "before you travel. The order follows the coast road from north to south.",
-        [f"the {x} Museum" for x in "Button Clock Rope Kite Salt Bottle Lantern Spoon Whistle Umbrella Postcard Key Glove Compass "
-         "Basket Thimble Accordion Ladder Marble Barrel".split()],
+        [f"the {x} Museum" for x in ["Button", "Clock", "Rope", "Kite", "Salt", "Bottle", "Lantern", "Spoon", "Whistle", "Umbrella", "Postcard", "Key", "Glove", "Compass", "Basket", "Thimble", "Accordion", "Ladder", "Marble", "Barrel"]],
         {
             "founded": ("In which year was {s} founded?",
                         ["{s} was founded in {v}.", "The doors of {s} first opened in {v}.", "It was in {v} that {s} came into being."],
@@ -44,13 +45,17 @@ FAMILIES: dict[str, Family] = {
          "The guest book is worth a look in itself.", "Tea is sold on summer afternoons.",
          "On stormy days the shutters stay closed.", "The last room smells of tar and oranges.",
          "Groups should write a week ahead.", "The roof was mended with the help of the neighbours."],
+        [("What is the password for the online tickets?", "The password for the online tickets is {v}.",
+          ["seagull", "rowboat", "driftwood", "lantern"]),
+         ("On which day are all the museums closed?", "All the museums are closed on {v}.", ["Monday", "Tuesday", "Wednesday", "Thursday"]),
+         ("How much does the pass for all museums cost?", "The pass for all museums costs {v}.",
+          ["11 euros", "14 euros", "23 euros", "32 euros"])],
     ),
     "nursery": Family(
         "Catalogue of the hillside nursery",
         "All plants are grown without heat and sent in the first week of March. Please order early; some kinds are few. The "
         "descriptions come from our own beds and not from books.",
-        [f"the rose called {x}" for x in "Aurora Bellweather Cassia Dunmore Evenfall Florine Grisette Hartley Isolde Jessamy Kestrel "
-         "Lorimer Mirabel Nocturne Ottoline Peregrine Quillon Rosamund Saffron Tamsin".split()],
+        [f"the rose called {x}" for x in ["Aurora", "Bellweather", "Cassia", "Dunmore", "Evenfall", "Florine", "Grisette", "Hartley", "Isolde", "Jessamy", "Kestrel", "Lorimer", "Mirabel", "Nocturne", "Ottoline", "Peregrine", "Quillon", "Rosamund", "Saffron", "Tamsin"]],
         {
             "colour": ("What colour are the flowers of {s}?",
                        ["The flowers of {s} are {v}.", "{s} opens {v} and keeps that colour.", "In our beds {s} flowers {v}."],
@@ -69,30 +74,38 @@ FAMILIES: dict[str, Family] = {
          "The leaves turn well in autumn.", "We have never had to spray it.", "A frost in May does it no harm.",
          "The scent is strongest after rain.", "It makes a fine cut flower.", "Deer leave it alone, hares do not.",
          "Give it a spade of compost in spring.", "Ours came from a churchyard as a cutting.", "Do not let it dry out in June."],
+        [("Who waters the nursery on Sundays?", "{v} waters the nursery on Sundays.",
+          ["Mrs Hale", "Mr Osei", "Mrs Lund", "Mr Pratt"]),
+         ("How much does the wooden crate cost?", "The wooden crate costs {v}.", ["7 euros", "9 euros", "12 euros", "16 euros"]),
+         ("In which month is the nursery closed?", "The nursery is closed in {v}.", ["January", "August", "November", "December"])],
     ),
-    "log": Family(
-        "Log of the survey boat",
-        "What follows was copied from the boat's log by the mate. Weather was entered at noon, the soundings at the place of "
-        "anchoring. Days in harbour are left out.",
-        [f"day {n}" for n in range(1, 21)],
+    "harbour": Family(
+        "Register of the fishing harbour",
+        "The register is kept by the harbour office and read out on request. It names every boat that has a berth of its own. "
+        "Guests are entered in another book and are not part of this list.",
+        [f"the {x}" for x in ["Arabella", "Boreas", "Clementine", "Dauntless", "Esperanza", "Fulmar", "Gannet", "Halcyon", "Icarus", "Juniper", "Kittiwake", "Lodestar", "Marigold", "Nimrod", "Osprey", "Pandora", "Rowena", "Sandpiper", "Tempest", "Vesper"]],
         {
-            "anchorage": ("Where did the boat anchor on {s}?",
-                          ["On {s} we anchored off {v}.", "At the end of {s} the anchor went down off {v}.", "The night after {s} was spent off {v}."],
-                          ["Gull Rock", "Pine Island", "Cape Merrow", "the Sisters", "Widow Bay", "Tern Point", "Old Quay", "Seal Bank",
-                           "Harrow Sound", "the Narrows", "Amber Cove", "Fisher Head", "Stony Reach", "Kelp Bight", "Lamb Holm", "Raven Ness"]),
-            "depth": ("What depth was sounded on {s}?",
-                      ["On {s} the lead gave {v}.", "The sounding of {s} was {v}.", "We noted {v} under the keel on {s}."],
-                      [f"{n} fathoms" for n in range(4, 60, 3)]),
-            "sighting": ("What was sighted on {s}?",
-                         ["On {s} the lookout sighted {v}.", "The one event of {s} was {v}, seen to starboard.", "Towards evening on {s} we saw {v}."],
-                         ["a drifting buoy", "two whales", "a burning haystack ashore", "a white schooner", "a broken mast", "a raft of logs",
-                          "a waterspout", "three kayaks", "a stranded tanker", "a flock of geese", "a signal fire", "an upturned dinghy",
-                          "a red balloon", "a patrol ship", "a pod of dolphins"]),
+            "skipper": ("Who is the skipper of {s}?",
+                        ["The skipper of {s} is {v}.", "{s} sails under her skipper {v}.", "{v} has been skipper of {s} for years."],
+                        ["Aled Penn", "Britta Sund", "Conor Reef", "Dagmar Voss", "Eino Kallas", "Flora Mead", "Gideon Tarr", "Halla Bru",
+                         "Ivo Marek", "Jorun Vik", "Kester Pike", "Lowri Dean", "Morten Gade", "Nuala Finn", "Osric Shaw", "Pia Lofgren"]),
+            "hull": ("What colour is the hull of {s}?",
+                     ["The hull of {s} is {v}.", "{s} has a hull painted {v}.", "You know {s} by her hull, which is {v}."],
+                     ["black", "dark red", "sea green", "white", "pale blue", "orange", "grey", "yellow", "brown", "turquoise", "pink", "silver",
+                      "navy blue", "olive", "cream"]),
+            "catch": ("What does {s} catch?",
+                      ["{s} goes out to catch {v}.", "The usual catch of {s} is {v}.", "{s} lands {v} and little else."],
+                      ["mackerel", "lobster", "herring", "cod", "shrimp", "eel", "squid", "crab", "haddock", "sprat", "plaice", "mussels", "tuna",
+                       "sole", "whiting"]),
         },
-        ["The cook complained about the wet firewood.", "A reef was taken in before midnight.", "The glass kept falling slowly.",
-         "Two hands were sent to mend the net.", "Fog hid the land until ten.", "The pump had to be cleared again.",
-         "There was soup and hard bread.", "The dinghy leaks a little at the bow.", "Nobody slept much.",
-         "The new chart proved to be right.", "We wrote letters in the cabin.", "The wind backed and then died."],
+        ["The engine was replaced two winters ago.", "She leaves before dawn and is back by noon.", "The nets are mended on the quay.",
+         "A dog usually sleeps on the deck.", "The rent has been paid until the summer.", "Her papers are in order.",
+         "The mast was struck by lightning once.", "The crew is never more than four.", "She took part in the rescue last March.",
+         "The name was repainted in spring.", "Her bell comes from an older ship.", "She lies quiet even in a southerly gale."],
+        [("What is the wi-fi code of the harbour office?", "The wi-fi code of the harbour office is {v}.",
+          ["anchor77", "netloft5", "bluefin3", "quayside9"]),
+         ("On which day is the ice machine cleaned?", "The ice machine is cleaned on {v}.", ["Monday", "Thursday", "Friday", "Sunday"]),
+         ("What is the spare key kept in?", "The spare key is kept in {v}.", ["a red tin", "a boot", "a tea pot", "a drawer"])],
     ),
     "staff": Family(
         "Who is who at the Brightwater works",
@@ -118,13 +131,15 @@ FAMILIES: dict[str, Family] = {
          "Questions are welcome, even simple ones.", "The phone is often busy in the first week of a month.",
          "A bicycle hangs on the wall behind.", "The plants there are watered by everybody.", "It gets warm in summer.",
          "Old drawings are kept in the cupboard."],
+        [("What is the code of the main gate?", "The code of the main gate is {v}.", ["4471", "9038", "2265", "7716"]),
+         ("Where is the fire alarm tested?", "The fire alarm is tested in {v}.", ["the yard", "the cellar", "the lobby", "the garage"]),
+         ("Which meal is free on Fridays?", "On Fridays the meal that is free is {v}.", ["soup", "pancakes", "curry", "salad"])],
     ),
     "villages": Family(
         "Walking from village to village",
         "The walk takes two weeks and needs no guide. Water can be had everywhere, food is another matter. Distances are measured "
         "along the paths and not along the road.",
-        "Ardlow Bramley Corvedale Dunnock Elmstow Farley Greywell Hexton Ivelet Jedworth Kilnsey Larkhill Mosswater Nettleby Oxenhope "
-        "Penrow Quarley Rushden Sallow Thornby".split(),
+        ["Ardlow", "Bramley", "Corvedale", "Dunnock", "Elmstow", "Farley", "Greywell", "Hexton", "Ivelet", "Jedworth", "Kilnsey", "Larkhill", "Mosswater", "Nettleby", "Oxenhope", "Penrow", "Quarley", "Rushden", "Sallow", "Thornby"],
         {
             "inn": ("What is the inn at {s} called?",
                     ["The inn at {s} is called the {v}.", "In {s} you can sleep at the {v}.", "Rooms in {s} are let at the {v}."],
@@ -142,5 +157,9 @@ FAMILIES: dict[str, Family] = {
          "Mind the geese behind the church.", "The view opens after the second stile.", "There is shade in the afternoon.",
          "The shop closes for lunch.", "Dogs must be kept on a lead among the sheep.", "Old boundary stones mark the way.",
          "The bridge is narrow but sound.", "In May the banks are full of primroses.", "The footbridge was washed away once."],
+        [("Which number do you call in an emergency on the path?", "In an emergency on the path, call {v}.",
+          ["4120", "5508", "6934", "8271"]),
+         ("Who sells the walking map?", "The walking map is sold by {v}.", ["the baker", "the postman", "the blacksmith", "the teacher"]),
+         ("What colour are the signs of the walk?", "The signs of the walk are {v}.", ["yellow", "red", "blue", "white"])],
     ),
 }  # fmt: skip

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (tables are read across)
 """Short facts by family: (question with {x}, level 0 easy to 2 hard, {x: answer}). Other answers of a family distract."""
 
 FAMILIES: dict[str, tuple[str, int, dict[str, str]]] = {

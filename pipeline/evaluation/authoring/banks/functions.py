@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (tables are read across)
 """Small Python functions: name, arguments, what it does, asserts, a solution; by the author's rank of difficulty.
 
 The solution is never shown to a model: it proves, in the tests, that the asserts can be passed.

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (tables are read across)
 """What to write about, and in which checkable form: (family, level, request with {t}, constraints, an answer that obeys)."""
 
 from typing import Any

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (tables are read across)
 """Policy texts with slots, and questions about them.
 
 Each slot is (low, high, step) for a number or a list of words. A question is (text, accepted answers): answers may use
