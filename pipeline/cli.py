@@ -133,6 +133,22 @@ def verdict(
 
 
 @app.command()
+def promote(
+    name: Annotated[str, typer.Argument(help="Name of the release, for instance 2026.12.")],
+    owner: Annotated[str, typer.Option(help="Who answers for it.")],
+) -> None:
+    """Record the candidate as released (releases/NAME.json): the baseline of later gates. Needs a verdict of ship."""
+    from pipeline.gate.inputs import RESULTS
+    from pipeline.gate.verdict import VERDICT, verdict_exit_code
+    from pipeline.release.record import promote as write_release
+
+    code, text = verdict_exit_code(VERDICT)
+    if code:
+        raise SeatrialError(f"only a verdict of ship can be promoted. {text.splitlines()[0]}")
+    print(write_release(name, owner, verdict=VERDICT, results=RESULTS))
+
+
+@app.command()
 def machine() -> None:
     """Write the machine's fingerprint (.seatrial/machine.json), which measuring stages depend on, and print it."""
     from pipeline.provenance import this_machine

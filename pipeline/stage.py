@@ -175,18 +175,18 @@ def _measuring_lock(label: str) -> Iterator[None]:
 
 
 @contextmanager
-def stage(name: str, tier: str | None = None, *, measuring: bool = False) -> Iterator[Stage]:
-    """Runs the body as a stage; see the module's docstring."""
+def stage(name: str, tier: str | None = None, *, measuring: bool = False, note: bool = True) -> Iterator[Stage]:
+    """Runs the body as a stage; see the module's docstring. ``note=False``: for the stage that reads the notes."""
     s = Stage(name, tier)
     _end_with_driver()
     if measuring:
         with _measuring_lock(s.label):
-            yield from _noted(s)
+            yield from _watched(s, note)
     else:
-        yield from _noted(s)
+        yield from _watched(s, note)
 
 
-def _noted(s: Stage) -> Iterator[Stage]:
+def _watched(s: Stage, note: bool) -> Iterator[Stage]:
     began_at, began = utc_now(), time.monotonic()
     memory = _MemoryWatch()
     memory.start()
@@ -196,17 +196,18 @@ def _noted(s: Stage) -> Iterator[Stage]:
     finally:
         peak = memory.stop()
     took = time.monotonic() - began
-    write_json(
-        NOTES / f"{s.label}.json",
-        {
-            "schema_version": 1,
-            "stage": s.name,
-            "tier": s.tier,
-            "began_at": began_at,
-            "wall_s": round(took, 3),
-            "peak_rss_bytes": peak,
-        },
-    )
+    if note:
+        write_json(
+            NOTES / f"{s.label}.json",
+            {
+                "schema_version": 1,
+                "stage": s.name,
+                "tier": s.tier,
+                "began_at": began_at,
+                "wall_s": round(took, 3),
+                "peak_rss_bytes": peak,
+            },
+        )
     s.say(f"done in {took:.1f} s, peak memory {peak / 1024**2:.0f} MiB")
 
 

@@ -18,6 +18,8 @@ from pathlib import Path
 
 from pipeline.errors import SeatrialError
 from pipeline.files import write_json
+from pipeline.gate.policy import read_policy
+from pipeline.gate.verdict import VERDICT, verdict_exit_code
 from pipeline.params import load_params
 from pipeline.provenance import this_machine
 from pipeline.stage import run_main, say
@@ -91,7 +93,8 @@ def main() -> None:
     parser.add_argument("targets", nargs="*", help="stages of dvc.yaml; none: all")
     targets = parser.parse_args().targets
     die_with_parent(signal.SIGTERM)
-    load_params()
+    params = load_params()
+    read_policy(params.gate, params.tiers)
     write_machine()
     if dropped := drop_dead_locks():
         say(f"dropped {dropped} lock(s) of dead processes")
@@ -103,8 +106,6 @@ def main() -> None:
         )
     if targets:
         return
-    from pipeline.gate.verdict import VERDICT, verdict_exit_code
-
     verdict, text = verdict_exit_code(VERDICT)
     print(text)
     print(f"\nscorecard: {Path('reports/scorecard.html').resolve()}")

@@ -62,35 +62,37 @@ def needed_for_pass(k: float, n: float, allowed: float, confidence: float, most:
     return high
 
 
-def _indicator(samples: Floats, limit: float) -> Floats:
-    """1 where a sample is over the limit; where none is, over the sample's own P90.
+def _indicators(samples: Floats, limit: float) -> list[Floats]:
+    """1 where a sample is over a level, for two levels: the sample's own P90 and, where any is over it, the limit.
 
-    With no sample over the limit there is no clustering at the limit to be seen. The clustering at a lower level
-    stands in for it; exceedances cluster less, not more, as the level rises in the processes met here (Leadbetter
-    1983, extremal index), so that this errs towards fewer effective samples.
+    Few or no samples over the limit say little of how they cluster (and the runs in which few are seen are just those
+    that could pass wrongly), so the clustering at the lower level always counts too. Exceedances cluster less, not
+    more, as the level rises in the processes met here (Leadbetter 1983, extremal index): this errs towards fewer
+    effective samples.
     """
-    over = samples > limit
-    if over.any():
-        return over.astype(np.float64)
-    return (samples > np.quantile(samples, PROXY_QUANTILE, method="lower")).astype(np.float64)
+    levels = [np.quantile(samples, PROXY_QUANTILE, method="lower"), limit]
+    return [over.astype(np.float64) for level in levels if 0 < (over := samples > level).sum() < len(samples)]
 
 
 def serial_design_effect(samples: Sequence[float], limit: float) -> float:
     """How many times more samples in time order are needed than independent ones would be.
 
-    1 + 2 sum of the autocorrelations of the indicator "over the limit", up to the first that is not positive (Geyer
-    1992, "Practical Markov Chain Monte Carlo", initial sequence estimators). At least 1.
+    1 + 2 sum of the autocorrelations of the indicator "over the level", up to the first within one standard error
+    of nothing, 1/sqrt(n) (Geyer 1992, "Practical Markov Chain Monte Carlo", initial sequence estimators; Bartlett
+    1946 for the error: summing on through the noise would double the answer for a few hundred samples). At least 1.
     """
-    x = _indicator(np.asarray(samples, dtype=np.float64), limit)
-    n = len(x)
-    x = x - x.mean()
-    variance = float(x @ x) / n if n else 0.0
-    if n < 3 or variance == 0.0:
+    values = np.asarray(samples, dtype=np.float64)
+    if len(values) < 3:
         return 1.0
-    total = 0.0
+    return max((_autocorrelation_time(x) for x in _indicators(values, limit)), default=1.0)
+
+
+def _autocorrelation_time(indicator: Floats) -> float:
+    n, x = len(indicator), indicator - indicator.mean()
+    variance, total = float(x @ x), 0.0
     for lag in range(1, n // 2):
-        rho = float(x[:-lag] @ x[lag:]) / n / variance
-        if rho <= 0:
+        rho = float(x[:-lag] @ x[lag:]) / variance
+        if rho <= n**-0.5:
             break
         total += rho
     return 1.0 + 2.0 * total
@@ -98,17 +100,22 @@ def serial_design_effect(samples: Sequence[float], limit: float) -> float:
 
 def cluster_design_effect(samples: Sequence[float], clusters: Sequence[Hashable], limit: float) -> float:
     """Variance of the clustered share over that of a simple random sample (Kish 1965, section 5.4). At least 1."""
-    x = _indicator(np.asarray(samples, dtype=np.float64), limit)
-    n, p = len(x), float(x.mean()) if len(x) else 0.0
-    if n < 3 or p in (0.0, 1.0):
+    values = np.asarray(samples, dtype=np.float64)
+    n = len(values)
+    if n < 3:
         return 1.0
-    _, index = np.unique(np.asarray([hash(c) for c in clusters]), return_inverse=True)
-    m = int(index.max()) + 1
+    number: dict[Hashable, int] = {}
+    index = np.asarray([number.setdefault(c, len(number)) for c in clusters])
+    m = len(number)
     if m < 2:
         return float(n)
-    residual = np.bincount(index, weights=x - p, minlength=m)
-    clustered = m / (m - 1) * float(residual @ residual) / n**2
-    return max(1.0, clustered / (p * (1 - p) / n))
+    worst = 1.0
+    for x in _indicators(values, limit):
+        p = float(x.mean())
+        residual = np.bincount(index, weights=x - p, minlength=m)
+        clustered = m / (m - 1) * float(residual @ residual) / n**2
+        worst = max(worst, clustered / (p * (1 - p) / n))
+    return worst
 
 
 def quantile_interval(samples: Sequence[float], q: float, confidence: float) -> tuple[float, float] | None:

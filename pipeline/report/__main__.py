@@ -10,7 +10,7 @@ from pipeline.stage import run_main, stage
 
 def main() -> None:
     params = load_params()
-    with stage("scorecard") as s:
+    with stage("scorecard", note=False) as s:
         from pipeline.report.build import build
 
         summary = build(Path(), params)

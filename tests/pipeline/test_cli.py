@@ -1,0 +1,61 @@
+"""The `seatrial` command: quick to answer, and errors that say what to do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = ("torch", "transformers", "great_expectations", "locust", "polars", "scipy", "altair")
+
+
+def _run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline.cli", *arguments], capture_output=True, text=True, timeout=60, cwd=cwd
+    )
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['seatrial', '--help']\n"
+        "import pipeline.cli\n"
+        "try: pipeline.cli.main()\n"
+        f"finally: print([m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+    for command in ("trial", "serve", "plan", "verdict", "evaluate", "loadtest"):
+        assert f" {command} " in done.stdout
+
+
+def test_the_known_seven_billion_ledger() -> None:
+    done = _run("plan", "--layers", "32", "--hidden", "4096", "--params", "7e9")
+    assert done.returncode == 0, done.stderr
+    for figure in ("14 GB", "512 KiB", "1 GiB", "4 GiB"):
+        assert figure in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("plan", "--layers", "32"), "give --artifact DIR, or all of --layers, --hidden and --params"),
+        (("plan", "--layers", "2", "--hidden", "64", "--params", "1e9", "--memory", "1"), "raise memory_limit_bytes"),
+        (("plan", "--artifact", "nowhere"), "not found"),
+        (("serve", "--artifact", "nowhere"), "nowhere is not a directory"),
+        (("plan", "--tier", "int8"), "No such option"),
+    ],
+)
+def test_mistakes_are_answered(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    done = _run(*arguments, cwd=tmp_path)
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_verdict_yet_is_undecided(tmp_path: Path) -> None:
+    done = _run("verdict", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "reports/verdict.json" in done.stdout + done.stderr
