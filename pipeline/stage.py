@@ -222,9 +222,8 @@ def run_main(main: Callable[[], None]) -> NoReturn:
         raise SystemExit(3) from None
     except OSError as e:
         if e.errno == 28:
-            say(
-                f"error: no space left on the device while writing {e.filename or 'an output'}; free some and run again (finished stages are kept)"
-            )
+            what = e.filename or "an output"
+            say(f"error: no space left on the device while writing {what}; free some and run again")
             raise SystemExit(3) from None
         raise
     except KeyboardInterrupt:
