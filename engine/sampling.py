@@ -89,20 +89,34 @@ def modified(row: Tensor, request: Request) -> Tensor:
 
 def kept(scaled: Tensor, params: SamplingParams) -> Tensor:
     """Ids that ``top_k`` and then ``top_p`` leave, int64; of equal logits the lower id is kept first."""
-    if not params.top_k and params.top_p == 1.0:
-        return torch.arange(scaled.numel(), device=scaled.device)
-    if params.top_k and params.top_k < scaled.numel():
-        edge = scaled.topk(params.top_k).values[-1]
-        pool = (scaled >= edge).nonzero()[:, 0]  # more than top_k where logits at the edge are equal
-    else:
-        pool = torch.arange(scaled.numel(), device=scaled.device)
-    order = pool[scaled[pool].sort(descending=True, stable=True).indices]
-    if params.top_k:
-        order = order[: params.top_k]
-    if params.top_p < 1.0:
-        mass = torch.softmax(scaled[order], dim=-1).cumsum(-1)
-        order = order[: int((mass < params.top_p).sum()) + 1]
+    everything = scaled.numel()
+    if params.top_k and params.top_k < everything:
+        order = _best(scaled, params.top_k)[: params.top_k]
+        return order[: _nucleus(scaled[order], scaled[order].logsumexp(0), params.top_p)]
+    if params.top_p == 1.0:
+        return torch.arange(everything, device=scaled.device)
+    total = scaled.logsumexp(0)
+    for count in (256, 4096, everything):  # sorting a whole vocabulary is slow and seldom needed
+        order = _best(scaled, min(count, everything))
+        size = _nucleus(scaled[order], total, params.top_p)
+        if size < len(order):
+            return order[:size]
     return order
+
+
+def _best(scaled: Tensor, count: int) -> Tensor:
+    """Ids by falling logit, then by id: all as good as the best ``count``, so more than these on ties at the edge."""
+    edge = scaled.topk(count).values[-1]
+    pool = (scaled >= edge).nonzero()[:, 0]
+    return pool[scaled[pool].sort(descending=True, stable=True).indices]
+
+
+def _nucleus(ordered: Tensor, total: Tensor, top_p: float) -> int:
+    """How many of the likeliest it takes to have ``top_p`` of the mass (at most all that are there)."""
+    if top_p == 1.0:
+        return len(ordered)
+    mass = (ordered - total).exp().cumsum(0)
+    return min(len(ordered), int((mass < top_p).sum()) + 1)
 
 
 def gumbel(seed: int, position: int, ids: Tensor) -> Tensor:

@@ -60,6 +60,11 @@ def greedy(prompt: list[int], count: int) -> list[int]:
     return history[len(prompt) :]
 
 
+def logprobs_of(prompt: list[int]) -> list[float]:
+    rows = [torch.log_softmax(fake_logits(prompt[:i], 50), dim=-1) for i in range(1, len(prompt))]
+    return [float(row[token]) for row, token in zip(rows, prompt[1:], strict=True)]
+
+
 def prompt_of(length: int, seed: int = 0) -> list[int]:
     return [random.Random(seed).randrange(50) for _ in range(length)]
 
@@ -162,6 +167,7 @@ def test_any_traffic_gives_each_request_its_own_output(data: st.DataObject) -> N
         prefix_caching=data.draw(st.booleans()),
     )
     expected: dict[str, list[int]] = {}
+    scores: dict[str, list[float] | None] = {}
     aborted: set[str] = set()
     outputs: list[Output] = []
     for i in range(data.draw(st.integers(1, 10))):
@@ -170,7 +176,9 @@ def test_any_traffic_gives_each_request_its_own_output(data: st.DataObject) -> N
         )
         count = data.draw(st.integers(1, 32 - len(prompt)))
         ids = [f"{i}.{k}" for k in range(data.draw(st.integers(1, 3)))]
-        core.submit(add(prompt, *ids, max_tokens=count))
+        scored = data.draw(st.booleans())
+        core.submit(add(prompt, *ids, max_tokens=count, prompt_logprobs=0 if scored else None))
+        scores |= {name: logprobs_of(prompt) if scored else None for name in ids}
         expected |= dict.fromkeys(ids, greedy(prompt, count))
         for _ in range(data.draw(st.integers(0, 4))):
             outputs += core.step()
@@ -186,6 +194,9 @@ def test_any_traffic_gives_each_request_its_own_output(data: st.DataObject) -> N
         if name.split(".")[0] not in aborted:
             assert found == tokens
         assert end_of(outputs, name).finish_reason in ("length", "abort")
+        if found:
+            first = next(o for o in outputs if o.id == name).prompt_logprobs
+            assert (first and [p.logprob for p in first]) == scores[name]
 
 
 def test_warm_prefix_gives_the_same_tokens_and_counts_the_hit() -> None:
@@ -334,3 +345,27 @@ def test_step_log_and_timings() -> None:
     timings = end_of(outputs, "a").timings
     assert timings is not None
     assert all(v is not None and v >= 0 for v in timings.values())
+
+
+@pytest.mark.parametrize("caching", [False, True])
+def test_prompt_logprobs_survive_a_preemption_between_chunks(caching: bool) -> None:
+    """Four decodes that all need a block at once push out a prompt that is half way."""
+    core, _ = make_core(
+        num_blocks=57, max_model_len=80, prefill_chunk_tokens=4, max_num_batched_tokens=32, prefix_caching=caching
+    )
+    for i in range(4):
+        core.submit(add(prompt_of(40, i), f"grows{i}", max_tokens=30))
+    outputs = [o for _ in range(9) for o in core.step()]
+    prompt = prompt_of(50, 9)
+    core.submit(add(prompt, "scored", prompt_logprobs=0, max_tokens=3))
+    half_way = 0
+    while core.requests.get("scored") is None or not core.requests["scored"].num_preemptions:
+        outputs += core.step()
+        half_way = len(core.requests["scored"].prompt_logprobs)
+    assert 0 < half_way < 49
+    outputs += run(core)
+    first = next(o for o in outputs if o.id == "scored").prompt_logprobs
+    assert first is not None
+    assert [p.logprob for p in first] == logprobs_of(prompt)
+    assert tokens_of(outputs, "scored") == greedy(prompt, 3)
+    assert caching or core.scheduler.num_recomputed_tokens >= half_way

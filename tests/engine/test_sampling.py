@@ -79,7 +79,19 @@ def test_top_k_and_top_p() -> None:
     assert kept(scaled, SamplingParams(1, top_p=0.5)).tolist() == [1, 4]
     assert kept(scaled, SamplingParams(1, top_p=0.01)).tolist() == [1]
     assert kept(scaled, SamplingParams(1, top_k=2, top_p=0.3)).tolist() == [1]
-    assert kept(scaled, SamplingParams(1, top_k=99)).tolist() == [1, 4, 3, 2, 0]
+    assert sorted(kept(scaled, SamplingParams(1, top_k=99)).tolist()) == [0, 1, 2, 3, 4]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 99), st.sampled_from([0.05, 0.5, 0.9, 0.99, 0.9999]), st.sampled_from([0.3, 1.0, 30.0]))
+def test_nucleus_is_that_of_a_full_sort(seed: int, top_p: float, temperature: float) -> None:
+    row = torch.randn(6000, generator=torch.Generator().manual_seed(seed)).mul(4).round().double() / temperature
+    values, order = row.sort(descending=True, stable=True)
+    mass = torch.softmax(values, dim=-1).cumsum(-1)
+    found = kept(row, SamplingParams(1, top_p=top_p))
+    assert found.tolist() == order[: len(found)].tolist()
+    assert mass[len(found) - 1] >= top_p - 1e-9
+    assert len(found) == 1 or mass[len(found) - 2] < top_p + 1e-9
 
 
 def test_penalties() -> None:
