@@ -7,6 +7,7 @@ A change of the text needs a new name, since its digest is part of what identifi
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,7 @@ def calibration_sequences(name: str, model: Path, tokens: int, max_length: int) 
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.model_max_length = sys.maxsize  # entries are cut into sequences below: no warning about long ones
     end = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
     ids: list[int] = []
     for entry in read_entries(calibration_file(name)):

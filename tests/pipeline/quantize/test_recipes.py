@@ -1,0 +1,302 @@
+"""Every recipe from a base directory to an artifact, on the tiny random Llama."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from engine.artifact import ArtifactError, Manifest, verify
+from pipeline.errors import SeatrialError
+from pipeline.quantize.calibrate import calibration_identity, calibration_sequences
+from pipeline.quantize.formats import dequantise
+from pipeline.quantize.recipes import awq_int4
+from pipeline.quantize.registry import RECIPES, parse_entry
+from pipeline.quantize.run import quantise
+from pipeline.stage import Stage
+from pipeline.weights import TensorFiles
+from tests.tiny import make_tiny_artifact
+
+INT4: dict[str, Any] = {"recipe": "int4", "group_size": 32, "symmetric": False}
+AWQ: dict[str, Any] = {"recipe": "awq-int4", "group_size": 32, "symmetric": False, "calibration_tokens": 768, "grid": 4}
+SILENT = Stage("quantize", None)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_artifact(tmp_path_factory.mktemp("tiny") / "base")
+
+
+def make(entry: dict[str, Any], base: Path, root: Path, tier: str = "t") -> Path:
+    quantise(tier, entry, base, root / "artifacts" / tier, root / "work", SILENT)
+    return root / "artifacts" / tier
+
+
+def bits(artifact: Path) -> dict[str, torch.Tensor]:
+    files = TensorFiles(artifact)
+    return {n: files.read(n) for n in files.names()}
+
+
+def same(a: Path, b: Path) -> bool:
+    return (verify(a).files, verify(a).report) == (verify(b).files, verify(b).report)
+
+
+def loaded(artifact: Path) -> torch.nn.Module:
+    """transformers' float32 model with the artifact's weights as they read back."""
+    manifest = verify(artifact)
+    config = json.loads((artifact / "config.json").read_text())
+    config.pop("quantization_config", None)
+    plain = artifact.parent / f"{artifact.name}-plain"
+    plain.mkdir(exist_ok=True)
+    (plain / "config.json").write_text(json.dumps(config))
+    tensors, weights = bits(artifact), {}
+    for name in sorted({n.rpartition(".")[0] for n in tensors}):
+        own = {n.rpartition(".")[2]: t for n, t in tensors.items() if n.rpartition(".")[0] == name}
+        spec = manifest.linears[0] if manifest.linears and name.endswith("_proj") else None
+        weights[f"{name}.weight"] = dequantise(own, spec)
+        if "bias" in own:
+            weights[f"{name}.bias"] = own["bias"].float()
+    from safetensors.torch import save_file
+
+    save_file({k: v.contiguous() for k, v in weights.items()}, plain / "model.safetensors", metadata={"format": "pt"})
+    model = AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
+    assert isinstance(model, torch.nn.Module)
+    return model
+
+
+def layer_errors(artifact: Path, base: Path, ids: torch.Tensor) -> list[float]:
+    """Relative squared error of what leaves each layer, when the base's own activations enter it."""
+    found = []
+    reference, model = loaded(base), loaded(artifact)
+    with torch.no_grad():
+        entered: list[torch.Tensor] = []
+        left: list[torch.Tensor] = []
+
+        def note(module: object, args: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+            entered.append(args[0])
+            left.append(output)
+
+        for layer in reference.model.layers:  # type: ignore[union-attr]
+            layer.register_forward_hook(note)
+        reference(ids[None])
+        for i, layer in enumerate(model.model.layers):  # type: ignore[union-attr]
+            layer.register_forward_pre_hook(lambda m, args, i=i: (entered[i], *args[1:]))
+            layer.register_forward_hook(lambda m, a, o: found.append(o))
+        model(ids[None])
+    return [
+        float((f - w).square().sum() / (w - e).square().sum()) for f, w, e in zip(found, left, entered, strict=True)
+    ]
+
+
+# ---- what every recipe gives
+
+
+@pytest.mark.parametrize(
+    "entry", [{"recipe": "bf16"}, {"recipe": "int8"}, INT4, INT4 | {"symmetric": True}, AWQ], ids=lambda e: e["recipe"]
+)
+def test_an_artifact_is_whole_and_says_what_it_is(base: Path, tmp_path: Path, entry: dict[str, Any]) -> None:
+    made = make(entry, base, tmp_path, "my-tier")
+    manifest = verify(made)
+    source = verify(base)
+    assert (manifest.name, manifest.recipe, manifest.source) == ("my-tier", entry["recipe"], source.source)
+    assert entry.items() - {("recipe", entry["recipe"])} <= manifest.parameters.items()
+    assert manifest.calibration == (calibration_identity("v1") if entry["recipe"] == "awq-int4" else None)
+    tensors = bits(made)
+    assert manifest.weight_bytes == sum(t.numel() * t.element_size() for t in tensors.values())
+    for kept in ("model.embed_tokens.weight", "model.norm.weight"):
+        assert torch.equal(tensors[kept], bits(base)[kept])
+    for file in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        assert manifest.files[file] == source.files[file]
+    config = json.loads((made / "config.json").read_text())
+    assert ("quantization_config" in config) is bool(manifest.linears)
+    assert not (tmp_path / "work").exists() or not list((tmp_path / "work").iterdir())
+    assert same(made, make(entry, base, tmp_path / "again", "my-tier"))
+
+
+def test_bf16_is_the_base(base: Path, tmp_path: Path) -> None:
+    made, want = bits(make({"recipe": "bf16"}, base, tmp_path)), bits(base)
+    assert set(made) == set(want)
+    assert all(torch.equal(made[n], want[n]) for n in want)
+
+
+def test_int8_and_int4_round_each_linear(base: Path, tmp_path: Path) -> None:
+    want = bits(base)
+    module = "model.layers.1.mlp.down_proj"
+    for entry, limit in (({"recipe": "int8"}, 0.012), (INT4, 0.12)):
+        made = make(entry, base, tmp_path, entry["recipe"])
+        manifest, tensors = verify(made), bits(made)
+        own = {n.removeprefix(f"{module}."): t for n, t in tensors.items() if n.startswith(f"{module}.")}
+        back, weight = dequantise(own, manifest.linears[0]), want[f"{module}.weight"].float()
+        assert 0 < float((back - weight).norm() / weight.norm()) < limit
+        assert set(manifest.report["weight_error"]) == {"0", "1", "2"}
+        assert all(0 < e < limit for e in manifest.report["weight_error"].values())
+        assert f"{module}.weight" not in tensors or tensors[f"{module}.weight"].dtype == torch.int8
+
+
+# ---- awq
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{}, {"num_key_value_heads": 4}, {"attention_bias": True, "mlp_bias": True}, {"tie_word_embeddings": False}],
+    ids=str,
+)
+def test_awq_keeps_the_function_and_loses_less_than_rounding(tmp_path: Path, config: dict[str, Any]) -> None:
+    base = make_tiny_artifact(tmp_path / "base", **config)
+    awq, plain = make(AWQ, base, tmp_path, "awq"), make(INT4, base, tmp_path, "int4")
+    ids = calibration_sequences("v1", base, 768, 512)[0]
+    errors = zip(layer_errors(awq, base, ids), layer_errors(plain, base, ids), strict=True)
+    for layer, (of_awq, of_rounding) in enumerate(errors):
+        assert 1e-5 < of_awq < of_rounding < 0.5, layer
+    report = verify(awq).report
+    assert report["output_error_awq_mean"] < report["output_error_rounded_mean"]
+    for layer in report["layers"].values():
+        assert len(layer) == 7
+        for name, e in layer.items():
+            assert 0 < e["awq"] <= e["rounded"] * 1.02, name
+
+
+def test_the_reported_error_is_that_of_the_layer_on_the_calibration_tokens(base: Path, tmp_path: Path) -> None:
+    """v_proj of the first layer sees the same input before and after, but for the folded norm."""
+    made = make(AWQ, base, tmp_path)
+    seen: dict[str, list[torch.Tensor]] = {}
+    for name, artifact in (("want", base), ("got", made)):
+        model = loaded(artifact)
+        store = seen.setdefault(name, [])
+        attention = model.model.layers[0].self_attn  # type: ignore[union-attr]
+        attention.q_proj.register_forward_hook(lambda m, i, o, store=store: store.append(o[0].detach()))
+        for ids in calibration_sequences("v1", base, 768, 512):
+            model(ids[None])
+    want, got = torch.cat(seen["want"]), torch.cat(seen["got"])
+    measured = float((got - want).norm() / want.norm())
+    assert verify(made).report["layers"]["0"]["self_attn.q_proj"]["awq"] == pytest.approx(measured, rel=1e-3)
+
+
+def test_a_stopped_run_goes_on_at_its_layer(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = make(AWQ, base, tmp_path / "whole")
+    done: list[int] = []
+    real = awq_int4.quantise_layer
+
+    def counted(*args: Any) -> Any:
+        if len(done) == 2 and not (tmp_path / "go-on").exists():
+            raise RuntimeError("power cut")
+        done.append(1)
+        return real(*args)
+
+    monkeypatch.setattr(awq_int4, "quantise_layer", counted)
+    with pytest.raises(RuntimeError, match="power cut"):
+        make(AWQ, base, tmp_path)
+    assert not (tmp_path / "artifacts" / "t").exists()
+    assert not list((tmp_path / "artifacts").iterdir())
+    (tmp_path / "go-on").touch()
+    assert same(make(AWQ, base, tmp_path), whole)
+    assert len(done) == 3
+
+
+def test_other_parameters_do_not_take_the_layers_of_a_stopped_run(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as m:
+        m.setattr(awq_int4, "_summary", lambda layers: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            make(AWQ, base, tmp_path)
+    assert len(list((tmp_path / "work").rglob("layer-*.safetensors"))) == 3
+    other = AWQ | {"grid": 1}
+    assert same(make(other, base, tmp_path), make(other, base, tmp_path / "fresh"))
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"recipe": "int3"}, r"quantization\.t\.recipe is 'int3'; known recipes: bf16, int8, int4, awq-int4"),
+        ({}, r"quantization\.t\.recipe is None; known recipes"),
+        ({"recipe": "int8", "group_size": 64}, r"t\.group_size: unknown parameter; recipe int8 takes no parameters"),
+        (INT4 | {"grupsize": 1}, r"t\.grupsize: unknown parameter; recipe int4 takes group_size, symmetric"),
+        (INT4 | {"group_size": "64"}, r"t\.group_size is '64': Input should be a valid integer"),
+        (INT4 | {"group_size": 12}, r"t\.group_size is 12: Input should be a multiple of 8"),
+        (INT4 | {"symmetric": 1}, r"t\.symmetric is 1: Input should be a valid boolean"),
+        (AWQ | {"grid": 0}, r"t\.grid is 0: Input should be greater than or equal to 1"),
+    ],
+)
+def test_unknown_recipes_and_parameters_are_refused_by_name(entry: dict[str, Any], message: str) -> None:
+    with pytest.raises(SeatrialError, match=message):
+        parse_entry("t", entry)
+    assert set(RECIPES) == {"bf16", "int8", "int4", "awq-int4"}
+
+
+@pytest.mark.parametrize("entry", [INT4, AWQ], ids=lambda e: e["recipe"])
+def test_what_does_not_fit_is_refused_before_anything_is_written(
+    base: Path, tmp_path: Path, entry: dict[str, Any]
+) -> None:
+    with pytest.raises(
+        SeatrialError, match=r"model\.layers\.0\.mlp\.down_proj: group_size 64 does not divide its input dimension 160"
+    ):
+        make(entry | {"group_size": 64}, base, tmp_path)
+    with pytest.raises(ArtifactError, match="is not a directory; expected an artifact"):
+        make(entry, tmp_path / "nowhere", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_weight_that_is_not_finite_is_named(base: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    spoilt = make_tiny_artifact(tmp_path / "spoilt")
+    tensors = load_file(spoilt / "model.safetensors")
+    tensors["model.layers.2.self_attn.k_proj.weight"][1, 2] = float("nan")
+    save_file(tensors, spoilt / "model.safetensors", metadata={"format": "pt"})
+    earlier = make({"recipe": "int8"}, base, tmp_path)
+    with pytest.raises(SeatrialError, match=r"model\.layers\.2\.self_attn\.k_proj\.weight holds NaN or infinity"):
+        make({"recipe": "int8"}, spoilt, tmp_path)
+    verify(earlier)
+    assert [p.name for p in (tmp_path / "artifacts").iterdir()] == ["t"]
+
+
+# ---- the command
+
+
+def start(root: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "pipeline.quantize", "--tier", "awq"]
+    return subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+
+
+def test_the_command_completes_after_sigkill(base: Path, tmp_path: Path) -> None:
+    (tmp_path / "artifacts").mkdir()
+    make_tiny_artifact(tmp_path / "artifacts/base")
+    text = Path("params.yaml").read_text()
+    before, _, rest = text.partition("tiers:")
+    _, _, after = rest.partition("\nengine:")
+    entry = json.dumps(AWQ)
+    (tmp_path / "params.yaml").write_text(
+        f"{before}tiers: [bf16, awq]\nquantization: {{bf16: {{recipe: bf16}}, awq: {entry}}}\nengine:{after}".replace(
+            "candidate: int8", "candidate: awq"
+        )
+    )
+    process = start(tmp_path)
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / ".seatrial/work").rglob("layer-00000.safetensors")):
+        assert process.poll() is None or process.returncode == 0, process.stderr and process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    process = start(tmp_path)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "quantize@awq layers: 3/3" in err
+    manifest: Manifest = verify(tmp_path / "artifacts/awq")
+    direct = verify(make(AWQ, base, tmp_path / "direct", "awq"))
+    assert manifest.digest == direct.digest
+    assert not list((tmp_path / "artifacts").glob(".*"))
+    assert json.loads((tmp_path / "reports/stages/quantize@awq.json").read_text())["tier"] == "awq"
