@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from loadtests.client import Exchange
-from loadtests.quantiles import nearest_rank
+from loadtests.quantiles import min_samples, nearest_rank
 from loadtests.records import ClientHealth
 
 LAG_FLOOR_MS = 5.0
@@ -20,7 +20,7 @@ def client_health(
 
     The lag of a request is sent - due. Under closed-loop arrivals that alone would miss a client too busy to notice
     that an answer has come, so how late the client's loop woke from short sleeps (``loop_lag_s``, by stage) is held to
-    the same limit. Each stage has its own, max(5 ms, 10 % of its median TTFT); the stage nearest to it is reported.
+    the same limit (where there are enough for a P99). Each stage has its own, max(5 ms, 10 % of its median TTFT); the stage nearest to it is reported.
     """
     worst: tuple[float, float, float] | None = None  # lag / limit, lag, limit
     worst_loop: tuple[float, float] | None = None  # lag / limit, lag
@@ -38,7 +38,8 @@ def client_health(
             reasons.append(
                 f"in stage {stage} the client sent requests late: lag P99 {lag:.1f} ms, limit {limit:.1f} ms"
             )
-        if probed := sorted(loop_lag_s.get(stage, ())):
+        probed = sorted(loop_lag_s.get(stage, ()))
+        if len(probed) >= min_samples(0.99):
             lag = nearest_rank(probed, 0.99) * 1000
             worst_loop = max(worst_loop or (0.0, 0.0), (lag / limit, lag))
             if lag > limit:

@@ -27,7 +27,7 @@ def preflight(profile: Profile, endpoint: Endpoint, model: str | None) -> Ready:
         PreflightError: unreachable, no such model, the request is refused, or the answer has no usage.
     """
     if model is None:
-        model = _first_model(endpoint)
+        model = first_model(endpoint)
     first = _try(profile, endpoint, model, continuous=True)
     if first.status == "ok":
         return Ready(model, True)
@@ -42,7 +42,12 @@ def preflight(profile: Profile, endpoint: Endpoint, model: str | None) -> Ready:
     raise PreflightError(f"{endpoint.url} did not serve a first short request to {model!r}: {first.reason}{hint}")
 
 
-def _first_model(endpoint: Endpoint) -> str:
+def first_model(endpoint: Endpoint) -> str:
+    """The first model that the server lists.
+
+    Raises:
+        PreflightError: it does not answer, or lists none.
+    """
     try:
         found = [str(m["id"]) for m in get_json(endpoint, "/v1/models")["data"]]
     except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError) as e:

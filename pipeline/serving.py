@@ -92,13 +92,14 @@ def _wait_ready(process: subprocess.Popen[str], model: str, log: Path, timeout_s
 
     def read() -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            try:
-                event = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            if event.get("event") == "ready":
-                found.append(int(event["port"]))
+        with process.stdout as lines:  # read to the end, so that the server never waits for a reader; then closed
+            for line in lines:
+                try:
+                    event = json.loads(line)
+                except json.JSONDecodeError:
+                    continue
+                if event.get("event") == "ready":
+                    found.append(int(event["port"]))
 
     threading.Thread(target=read, daemon=True).start()
     deadline = time.monotonic() + timeout_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, help="of prompts, lengths and arrivals; default: load.seed")
     parser.add_argument("--base-url", help="measure a running OpenAI-compatible server instead of artifacts/TIER")
     parser.add_argument("--model", help="with --base-url: the model to ask for; default: the first of /v1/models")
-    parser.add_argument("--api-key-file", type=Path, help="with --base-url: a file that holds the bearer token")
     parser.add_argument("--out", type=Path, help="default: results/TIER/load")
     args = parser.parse_args()
-    if not args.base_url and (args.model or args.api_key_file):
-        raise SeatrialError("--model and --api-key-file go with --base-url; the bundled engine needs neither")
+    if args.model and not args.base_url:
+        raise SeatrialError("--model goes with --base-url; the bundled engine serves artifacts/TIER alone")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", args.tier):
+        raise SeatrialError(f"--tier is {args.tier!r}; expected letters, digits, dots, dashes: it names a folder")
 
     params = load_params()
     if not args.base_url:
@@ -39,11 +41,9 @@ def main() -> None:
     log = LOGS / f"load-{args.tier}.locust.log"
     with stage("loadtest", args.tier, measuring=True) as s:
         try:
-            if args.base_url:
-                load = measure(s, foreign(args.base_url, args.model, args.api_key_file), profile, seed, out, log)
-            else:
-                with bundled(args.tier, params.engine) as target:
-                    load = measure(s, target, profile, seed, out, log)
+            opened = foreign(args.base_url, args.model) if args.base_url else bundled(args.tier, params.engine)
+            with opened as target:
+                load = measure(s, target, profile, seed, out, log)
         except SeatrialError as e:
             raise SeatrialError(f"stage {s.label}: {e}\nnothing was written to {out}; an earlier result stays") from e
         _report(s, load)

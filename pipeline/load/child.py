@@ -28,11 +28,10 @@ def run_locust(
     profile_file: Path,
     *,
     base_url: str,
-    model: str | None,
+    model: str,
     seed: int,
     out: Path,
     log: Path,
-    api_key_file: Path | None = None,
     check: Callable[[], None] = lambda: None,
     tick: Callable[[float], None] = lambda elapsed_s: None,
 ) -> None:
@@ -49,12 +48,8 @@ def run_locust(
         sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary",
         "--exit-code-on-error", "0",
         "--host", base_url, "--profile", str(profile_file), "--seed", str(seed), "--out", str(out),
-        "--end-with-pid", str(os.getpid()),
+        "--model", model, "--end-with-pid", str(os.getpid()),
     ]  # fmt: skip
-    if model:
-        command += ["--model", model]
-    if api_key_file:
-        command += ["--api-key-file", str(api_key_file)]
     env = {k: v for k, v in os.environ.items() if not k.startswith("LOCUST_")}
     log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()

@@ -12,9 +12,11 @@ from typing import Any
 import httpx
 import polars as pl
 
-from engine.artifact import Named, read_manifest
+from engine.artifact import Named, verify
 from engine.config import EngineConfig
+from loadtests.client import Endpoint
 from loadtests.output import read_run
+from loadtests.preflight import PreflightError, first_model
 from loadtests.records import RunInfo
 from loadtests.workload import Profile, ProfileError, load_profile, profile_path, workload_digest
 from pipeline.errors import SeatrialError
@@ -24,7 +26,6 @@ from pipeline.load.metrics import GAUGES, Sampler, read_metrics
 from pipeline.load.summary import summarise
 from pipeline.provenance import (
     Header,
-    digest_of,
     engine_identity,
     model_identity,
     quantisation_identity,
@@ -48,14 +49,13 @@ SAMPLE_SCHEMA = {
 
 @dataclass(frozen=True)
 class Target:
-    """What is measured. ``server`` is None for one that somebody else runs; ``model`` None: its first."""
+    """What is measured. ``server`` is None for one that somebody else runs."""
 
     base_url: str
-    model: str | None
+    model: str
     server: Server | None
     requested: dict[str, Any]
     identities: tuple[Named, Named, Named]  # model, engine, quantisation
-    api_key_file: Path | None = None
 
     def check(self) -> None:
         if self.server is not None:
@@ -64,24 +64,38 @@ class Target:
 
 @contextmanager
 def bundled(tier: str, config: EngineConfig) -> Iterator[Target]:
-    """``artifacts/TIER`` on the bundled engine."""
+    """``artifacts/TIER`` on the bundled engine.
+
+    Raises:
+        ArtifactError: the artifact is not what its manifest says.
+        SeatrialError: the server does not come up.
+    """
     artifact = Path("artifacts") / tier
-    manifest = read_manifest(artifact)
+    manifest = verify(artifact)
     identities = (model_identity(manifest), engine_identity(config), quantisation_identity(manifest))
     with bundled_server(artifact, config, LOGS / f"load-{tier}.server.log", model=tier) as server:
-        yield Target(server.base_url, server.model, server, config.model_dump(), identities)
+        yield Target(server.base_url, server.model, server, config.model_dump(mode="json"), identities)
 
 
-def foreign(base_url: str, model: str | None, api_key_file: Path | None = None) -> Target:
-    """A running OpenAI-compatible server. What it serves is known by the names alone, and the header says so."""
-    base_url = base_url.rstrip("/").removesuffix("/v1")
-    served = model or "unnamed"
-    identities = (
-        Named(name=f"{served} (as named by its server)", digest=digest_of(["foreign model", served])),
-        Named(name=f"foreign at {base_url}", digest=digest_of(["foreign engine", base_url])),
-        Named(name="unknown (foreign server)", digest=digest_of(["foreign quantisation", served])),
-    )
-    return Target(base_url, model, None, {"base_url": base_url, "model": model}, identities, api_key_file)
+@contextmanager
+def foreign(base_url: str, model: str | None) -> Iterator[Target]:
+    """A running OpenAI-compatible server, under the same unverified identity that an evaluation of it carries.
+
+    Raises:
+        SeatrialError: it does not answer, or does not list the model.
+    """
+    from pipeline.evaluation import target
+
+    with target.foreign(base_url, model or _first_model(base_url)) as who:
+        identities = (who.model, who.engine, who.quantisation)
+        yield Target(who.base_url, who.model_name, None, who.engine_requested, identities)
+
+
+def _first_model(base_url: str) -> str:
+    try:
+        return first_model(Endpoint(base_url))
+    except (PreflightError, ValueError) as e:
+        raise SeatrialError(str(e)) from e
 
 
 def read_profile(name: str) -> Profile:
@@ -115,7 +129,6 @@ def measure(s: Stage, target: Target, profile_name: str, seed: int, final: Path,
                 seed=seed,
                 out=out.resolve(),
                 log=log,
-                api_key_file=target.api_key_file,
                 check=target.check,
                 tick=lambda elapsed_s: bar.advance(max(int(elapsed_s) - bar.done, 0)),
             )

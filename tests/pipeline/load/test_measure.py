@@ -17,6 +17,7 @@ import psutil
 import pytest
 import yaml
 
+from engine.artifact import ArtifactError, read_manifest
 from loadtests.output import read_run
 from pipeline.errors import SeatrialError
 from pipeline.load import __main__ as load_main
@@ -26,6 +27,7 @@ from pipeline.provenance import Header
 from pipeline.serving import Server
 from pipeline.stage import Stage
 from tests.loadtests.mock_server import Reply, mock_server
+from tests.tiny import make_tiny_artifact
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -34,6 +36,8 @@ ROOT = Path(__file__).resolve().parents[3]
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pipeline.stage._MEASURING_LOCK", tmp_path / "lock")  # not the machine's
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # nor that of child processes
 
 
 def profile(tmp_path: Path, duration_s: float = 1.2, **kwargs: Any) -> str:
@@ -68,8 +72,8 @@ def child() -> Iterator[Server]:
 
 
 def owned(server: Server) -> Target:
-    known = foreign(server.base_url, "mock")
-    return Target(server.base_url, "mock", server, {"seed": 0}, known.identities)
+    with foreign(server.base_url, "mock") as known:
+        return Target(server.base_url, "mock", server, {"seed": 0}, known.identities)
 
 
 def test_five_files_and_a_header(tmp_path: Path, child: Server) -> None:
@@ -138,7 +142,8 @@ def test_a_foreign_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     with mock_server(Reply(first_s=0.01, usage="final", cached_tokens=None)) as server:
         run_stage(monkeypatch, "--tier", "mine", "--base-url", server.url + "/v1", "--profile", profile(tmp_path))
     load = json.loads(Path("results/mine/load/load.json").read_text())
-    assert load["header"]["engine"]["name"] == f"foreign at {server.url}"
+    assert load["header"]["engine"]["name"] == f"foreign at {server.url} (unverified)"
+    assert load["header"]["model"]["name"].startswith("mock ")
     assert load["stages"]["short_burst"]["prefix_hit_share"] is None
     assert load["stages"]["short_burst"]["ok"] > 0
     assert Path("reports/stages/loadtest@mine.json").is_file()
@@ -158,8 +163,9 @@ def test_all_requests_failed_is_a_result_without_latencies(tmp_path: Path, monke
     ("arguments", "message"),
     [
         (["--tier", "int3"], r"unknown tier 'int3'.*int8"),
+        (["--tier", "../x", "--base-url", "http://127.0.0.1:1"], "it names a folder"),
         (["--tier", "int8", "--profile", "nope"], "no load profile 'nope'"),
-        (["--tier", "int8", "--model", "m"], "go with --base-url"),
+        (["--tier", "int8", "--model", "m"], "goes with --base-url"),
     ],
 )
 def test_wrong_arguments(monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str) -> None:
@@ -171,11 +177,50 @@ def test_wrong_arguments(monkeypatch: pytest.MonkeyPatch, arguments: list[str], 
 def test_nobody_at_the_base_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with mock_server() as server:
         pass
-    with pytest.raises(
-        SeatrialError, match=r"(?s)stage loadtest@mine: Locust ended with exit code 2.*expected an OpenAI"
+    with pytest.raises(SeatrialError, match=r"stage loadtest@mine: .*expected an OpenAI-compatible server there"):
+        run_stage(monkeypatch, "--tier", "mine", "--base-url", server.url, "--profile", profile(tmp_path))
+    assert not Path("results/mine/load").exists()
+
+
+def test_a_server_that_reports_no_usage_is_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        mock_server(Reply(usage="none")) as server,
+        pytest.raises(SeatrialError, match=r"(?s)Locust ended with exit code 2.*without usage"),
     ):
         run_stage(monkeypatch, "--tier", "mine", "--base-url", server.url, "--profile", profile(tmp_path))
     assert not Path("results/mine/load").exists()
+
+
+def test_the_bundled_engine_on_a_tiny_artifact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_tiny_artifact(Path("artifacts/int8"), "int8")
+    value = yaml.safe_load(Path("params.yaml").read_text())
+    value["engine"] |= {"max_model_len": 512, "compute_dtype": "float32", "threads": 1}
+    Path("params.yaml").write_text(yaml.safe_dump(value))
+    run_stage(monkeypatch, "--tier", "int8", "--profile", profile(tmp_path))
+    load = json.loads(Path("results/int8/load/load.json").read_text())
+    figures = load["stages"]["short_burst"]
+    assert figures["requests"] == figures["ok"] > 0
+    assert figures["output_tokens_mean"] == figures["asked_tokens_mean"] == 3
+    assert figures["prefix_hit_share"] is not None
+    manifest = read_manifest(Path("artifacts/int8"))
+    assert load["header"]["quantisation"]["name"] == manifest.name
+    assert load["header"]["engine_derived"]["compute_dtype"] == "float32"
+    server = json.loads(Path("results/int8/load/server.json").read_text())
+    assert server["info_after"]["steps"]["generation_tokens"] > server["info"]["steps"]["generation_tokens"]
+    samples = pl.read_parquet("results/int8/load/samples.parquet")
+    for column in samples.columns:
+        assert samples[column].null_count() == 0, column
+    # The server counted what the client did, the preflight's two tokens and the unmeasured requests included.
+    records, _ = read_run(Path("results/int8/load"))
+    made = server["metrics_after"]["seatrial_generation_tokens_total"]
+    assert made == server["metrics_before"]["seatrial_generation_tokens_total"] + 2 + records["output_tokens"].sum()
+
+
+def test_an_artifact_that_was_changed_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_tiny_artifact(Path("artifacts/int8"), "int8")
+    Path("artifacts/int8/config.json").write_text("{}")
+    with pytest.raises(ArtifactError, match=r"config\.json"):
+        run_stage(monkeypatch, "--tier", "int8", "--profile", profile(tmp_path))
 
 
 def test_killed_it_leaves_no_locust_behind(tmp_path: Path) -> None:
