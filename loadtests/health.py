@@ -20,7 +20,8 @@ def client_health(
 
     The lag of a request is sent - due. Under closed-loop arrivals that alone would miss a client too busy to notice
     that an answer has come, so how late the client's loop woke from short sleeps (``loop_lag_s``, by stage) is held to
-    the same limit (where there are enough for a P99). Each stage has its own, max(5 ms, 10 % of its median TTFT); the stage nearest to it is reported.
+    the same limit where there are enough for a P99. Each stage has its own limit, max(5 ms, 10 % of its median TTFT);
+    the stage nearest to it is reported.
     """
     worst: tuple[float, float, float] | None = None  # lag / limit, lag, limit
     worst_loop: tuple[float, float] | None = None  # lag / limit, lag
