@@ -228,14 +228,16 @@ def test_a_client_that_leaves_frees_its_blocks(server: Booted) -> None:
 def test_a_client_that_leaves_while_waiting(server: Booted, stream: bool) -> None:
     wait_idle(server)
     before = server.metric("generation_tokens_total")
-    with pytest.raises(httpx.TimeoutException), httpx.Client() as client:  # sixteen run, four wait
-        client.post(
-            f"http://127.0.0.1:{server.port}/v1/completions",
-            json={"model": MODEL, "prompt": "x", "max_tokens": 500, "n": 20, "ignore_eos": True, "stream": stream},
-            timeout=httpx.Timeout(10, read=0.3),
-        )
+    with ThreadPoolExecutor(1) as pool, httpx.Client(timeout=httpx.Timeout(10, read=0.2)) as client:
+        busy = pool.submit(server.complete, "busy", n=16, max_tokens=500)  # takes every slot
+        until(lambda: server.metric("num_requests_running") == 16)
+        body = {"model": MODEL, "prompt": "waits", "max_tokens": 500, "ignore_eos": True, "stream": stream}
+        with pytest.raises(httpx.ReadTimeout):
+            client.post(f"http://127.0.0.1:{server.port}/v1/completions", json=body)
+        until(lambda: server.metric("num_requests_waiting") == 0)
+        assert busy.result().status_code == 200
     wait_idle(server)
-    assert server.metric("generation_tokens_total") - before < 20 * 500
+    assert server.metric("generation_tokens_total") - before == 16 * 500
 
 
 @pytest.mark.parametrize(
