@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -34,4 +36,7 @@ def real_model_dir() -> Path:
             verify(final)
         except ArtifactError:
             fetch(model, final, cache / "work", Stage("fetch", None))
+        for old in final.parent.parent.iterdir():  # of earlier versions, unless a run may still be reading it
+            if old != final.parent and time.time() - old.stat().st_mtime > 86_400:
+                shutil.rmtree(old, ignore_errors=True)
     return final

