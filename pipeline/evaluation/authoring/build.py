@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from pipeline.evaluation.authoring import (
     arithmetic,
@@ -44,7 +44,7 @@ def items_of(scenario: Scenario, seed: int, week: str) -> list[Item]:
     return items + [_item(scenario, "pinned", f"p{n:02d}", d, week) for n, d in enumerate(scenario.pinned(), 1)]
 
 
-def _item(scenario: Scenario, origin: Any, number: str, d: Draft, week: str) -> Item:
+def _item(scenario: Scenario, origin: Literal["written", "pinned"], number: str, d: Draft, week: str) -> Item:
     return Item(
         id="-".join(filter(None, (scenario.name, number, d.tag))),
         scenario=scenario.name,
@@ -81,8 +81,3 @@ def write_items(out: Path, seed: int, week: str) -> dict[str, int]:
         if path.name not in files:
             path.unlink()
     return {name: content.count("\n") for name, content in files.items()}
-
-
-def composition() -> dict[str, dict[str, Any]]:
-    """What the manifest says about each scenario."""
-    return {s.name: {"items": s.items + (pins := len(s.pinned())), "pinned": pins, "kind": s.kind} for s in SCENARIOS}

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from pipeline.evaluation.authoring.banks.instructions import FORMS, TOPICS
-from pipeline.evaluation.authoring.draft import Draft, Scenario, by_level, chat, spread
+from pipeline.evaluation.authoring.draft import Draft, Scenario, by_level, chat
 
 SYSTEM = "Follow the instructions exactly. Reply with the text only."
 MAX_TOKENS = 72
@@ -25,11 +25,12 @@ def question(source: str, request: str, constraints: list[dict[str, Any]], watch
 
 def write(rng: random.Random, n: int) -> list[Draft]:
     levels = [[form for form in FORMS if form[1] == level] for level in (0, 1, 2)]
-    forms = by_level(rng, levels, n)
-    return [
-        question(f"instructions.{family}", request.format(t=topic), constraints)
-        for (family, _, request, constraints, _), topic in zip(forms, spread(rng, TOPICS, n), strict=True)
-    ]
+    drafts, seen = [], set[tuple[str, str]]()
+    for family, _, request, constraints, _ in by_level(rng, levels, n):
+        topic = rng.choice([t for t in TOPICS if (family, t) not in seen])
+        seen.add((family, topic))
+        drafts.append(question(f"instructions.{family}", request.format(t=topic), constraints))
+    return drafts
 
 
 def pinned() -> list[Draft]:

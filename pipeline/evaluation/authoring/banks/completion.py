@@ -1,4 +1,3 @@
-# ruff: noqa: E501  (tables are read across)
 """Everyday situations: (family, opening, what follows, two endings that do not fit). {n} and {m} are people."""
 
 ROWS: list[tuple[str, str, str, str, str]] = [
@@ -115,7 +114,7 @@ ROWS: list[tuple[str, str, str, str, str]] = [
     ("map", "The path forks in the wood and there is no sign. {n} unfolds the map and",
      "looks for the fork to see which way to go.", "folds the path and puts it into the rucksack.",
      "uses it to light both paths."),
-    ("interview", "{n} is early for the job interview and tells the receptionist the name. The receptionist",
+    ("interview", "{n} is early for the job interview and reports to the front desk. The receptionist",
      "asks {n} to take a seat for a moment.", "asks {n} to start paying the salary.",
      "gives {n} the job of the manager for a moment."),
     ("jam", "The jar of jam will not open. {n} holds the lid under hot water for a minute and",
