@@ -49,6 +49,10 @@ def test_a_loop_that_wakes_late_voids_the_run() -> None:
     health = client_health(exchanges(0.0, 0.1), {"s": [0.5] * 100}, 0.1)
     assert "stage s the client's loop woke late: P99 500.0 ms, limit 10.0 ms" in (health.void_reason or "")
     assert health.loop_lag_p99_ms == 500.0
+    slow_tail = exchanges(0.0, 0.1)
+    for e in slow_tail[-3:]:
+        e.token_times_s = array("d", [e.due_s + 6.0])
+    assert not client_health(slow_tail, {"s": [0.5] * 100}, 0.1).void  # a tenth of a P99 of 6 s is 600 ms
     assert not client_health(exchanges(0.0, 0.1), {"other": [0.5] * 100}, 0.1).void
     assert not client_health(exchanges(0.0, 0.1), {"s": [0.5] * 10}, 0.1).void  # too few for a P99
 
