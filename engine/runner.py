@@ -42,10 +42,10 @@ class ModelRunner:
         manifest, hf_config = read_manifest(artifact), read_config(artifact)
         self.shape = ledger.ModelShape.of_config(hf_config)
         threads = config.threads or len(os.sched_getaffinity(0))
-        torch.set_num_threads(threads)
         isa = isa_features()
         compute, kv, reason = resolve_dtypes(config, isa)
         kernels, kernels_reason = select(config.backend, getattr(torch, compute), threads)
+        torch.set_num_threads(kernels.torch_threads)
         self.max_model_len = min(config.max_model_len, int(hf_config.get("max_position_embeddings", 1 << 30)))
         self.vocab_size = self.shape.vocab
         self.block_size = config.block_size

@@ -50,6 +50,7 @@ class Kernels(Protocol):
 
     name: str
     dtype: torch.dtype
+    torch_threads: int  # for torch.set_num_threads
 
     def pack_linear(self, tensors: dict[str, Tensor], spec: LinearSpec | None, bias: Tensor | None) -> PackedLinear:
         """From stored tensors (keys ``weight``, ``weight_scale``, ... as in engine.artifact) to this backend's layout.

@@ -24,7 +24,11 @@ TOPICS = [
     "In 1969 the first people walked on", "The capital of France is", "To sort a list in Python, call",
     "Water boils at", "My sister's cat is afraid of", "Dear Sir or Madam,", "Once upon a time there was a",
 ]  # fmt: skip
-ENDINGS = ["", " Explain in one sentence why that is so.", " " + "The answer depends on where you are. " * 6]
+PREFACES = [
+    "",
+    "Explain in one sentence, as to a child of ten. ",
+    "It was late in the year and the road was long. " * 4 + "Nobody spoke. ",
+]
 BLOCKS_EACH = 12
 
 
@@ -34,7 +38,7 @@ def prompts(real_model_dir: Path) -> list[list[int]]:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(real_model_dir / "tokenizer.json"))
-    found = [tokenizer.encode(t + e, add_special_tokens=False).ids for e in ENDINGS for t in TOPICS]
+    found = [tokenizer.encode(p + t, add_special_tokens=False).ids for p in PREFACES for t in TOPICS]
     assert len(found) == 30
     return found
 

@@ -32,7 +32,7 @@ class CpuKernels:
         Raises:
             UnavailableError: it cannot be built or loaded here.
         """
-        self.dtype, self.threads = dtype, threads
+        self.dtype, self.threads, self.torch_threads = dtype, threads, 1
         self._bf16 = int(dtype == torch.bfloat16)
         self._c = Library(compiler.load(target=target), "_bf16" if self._bf16 else "_f32")
         self._panel = int(self._c.gemm_panel())
@@ -54,7 +54,11 @@ class CpuKernels:
             n, k = weight.shape
             scale = packing.check_dtype(tensors, "weight_scale", torch.float32, torch.bfloat16)
             packing.check_shape("weight_scale", scale, n, 1)
-            own = {"weight": weight.contiguous(), "scale": scale.float().view(-1).contiguous()}
+            own = {
+                "panels": panels.pack_int8(weight, self._panel),
+                "scale": scale.float().view(-1).contiguous(),
+                "sums": weight.sum(1, dtype=torch.int32),
+            }
         else:
             weight = packing.check_dtype(tensors, "weight", torch.bfloat16, torch.float32, torch.float16)
             n, k = weight.shape
@@ -67,10 +71,10 @@ class CpuKernels:
         return PackedLinear(scheme, int(k), int(n), own, own_bias)
 
     def linear(self, x: Tensor, w: PackedLinear) -> Tensor:
-        return self._w8a8(x, w) if w.scheme == "w8a8" else self._gemm(x, w, self.dtype)
+        return self._w8a8(x, w, self.dtype) if w.scheme == "w8a8" else self._gemm(x, w, self.dtype)
 
     def logits(self, x: Tensor, w: PackedLinear) -> Tensor:
-        return self._w8a8(x, w).float() if w.scheme == "w8a8" else self._gemm(x, w, torch.float32)
+        return self._w8a8(x, w, torch.float32) if w.scheme == "w8a8" else self._gemm(x, w, torch.float32)
 
     def embed(self, tokens: Tensor, w: PackedLinear) -> Tensor:
         columns = w.tensors["panels"][tokens // self._panel, :, tokens % self._panel]  # [T, K or pairs]
@@ -110,24 +114,29 @@ class CpuKernels:
             raise MemoryError(f"no memory for the buffers of a product of {x.shape[0]} rows")
         return out
 
-    def _w8a8(self, x: Tensor, w: PackedLinear) -> Tensor:
+    def _w8a8(self, x: Tensor, w: PackedLinear, dtype: torch.dtype) -> Tensor:
         x = x.contiguous()
-        rows, n = x.shape[0], w.out_features
-        q = torch.empty(x.shape, dtype=torch.int8)
-        scales = torch.empty(rows)
-        self._c.quantise_rows(pointer(x), pointer(q), pointer(scales), rows, w.in_features, self.threads)
-        product = torch._int_mm(q, w.tensors["weight"].t())  # int32 [T, N], exact
-        out = torch.empty(rows, n, dtype=self.dtype)
-        self._c.rescale(
-            pointer(product),
+        rows, k, n = x.shape[0], w.in_features, w.out_features
+        q, scales = torch.empty(x.shape, dtype=torch.int8), torch.empty(rows)
+        self._c.quantise_rows(pointer(x), pointer(q), pointer(scales), rows, k, self.threads)
+        out = torch.empty(rows, n, dtype=dtype)
+        own = w.tensors
+        failed = self._c.gemm_int8(
+            pointer(q),
             pointer(scales),
-            pointer(w.tensors["scale"]),
-            pointer(w.bias),
             pointer(out),
+            int(dtype == torch.bfloat16),
+            pointer(own["panels"]),
+            pointer(own["scale"]),
+            pointer(own["sums"]),
+            pointer(w.bias),
             rows,
+            k,
             n,
             self.threads,
         )
+        if failed:
+            raise MemoryError(f"no memory for the buffers of a product of {rows} rows")
         return out
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:

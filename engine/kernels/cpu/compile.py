@@ -1,10 +1,6 @@
 """Builds the C kernels with the system's compiler, once for each source, compiler and instruction set.
 
 The library is kept in the user's cache directory and put there by renaming, so that two processes may build at once.
-
-OpenMP: torch brings an OpenMP runtime of its own, whose idle threads spin for a while. A second runtime in the same
-process would fight it for the cores, so the library is linked without one and finds torch's through the global
-symbol scope; only where torch has none is the compiler's own linked.
 """
 
 from __future__ import annotations
@@ -25,20 +21,11 @@ from engine.kernels.errors import UnavailableError
 log = logging.getLogger(__name__)
 
 SOURCE_DIR = Path(__file__).parent / "csrc"
-UNITS = ("rows.c", "attention.c", "gemm.c")
+UNITS = ("pool.c", "rows.c", "attention.c", "gemm.c")
 COMPILERS = ("cc", "gcc", "clang")
-FLAGS = [
-    "-O3",
-    "-std=gnu11",
-    "-fPIC",
-    "-fopenmp",
-    "-fvisibility=hidden",
-    "-fno-math-errno",
-    "-ffp-contract=fast",
-    "-w",
-]  # no -ffast-math: it would let the compiler reorder sums
+# No -ffast-math: it would let the compiler reorder sums.
+FLAGS = "-O3 -std=gnu11 -fPIC -pthread -fvisibility=hidden -fno-math-errno -ffp-contract=fast -w"
 BUILD_LIMIT_S = 120
-LOADED = Path("/proc/self/maps")
 
 
 def cache_dir() -> Path:
@@ -61,26 +48,22 @@ def load(directory: Path | None = None, target: str | None = None) -> ctypes.CDL
     compiler = next((path for path in map(shutil.which, COMPILERS) if path), None)
     if compiler is None:
         raise UnavailableError(f"no C compiler: none of {', '.join(COMPILERS)} is on the PATH")
-    runtime = _torch_openmp()
-    flags = [*FLAGS, target or target_flag()]
-    key = _key(compiler, flags, runtime is not None)
-    path = (directory or cache_dir()) / f"{key}.so"
+    flags = [*FLAGS.split(), target or target_flag()]
+    path = (directory or cache_dir()) / f"{_key(compiler, flags)}.so"
     if not path.is_file():
-        _build(compiler, flags, path, link_openmp=runtime is None)
+        _build(compiler, flags, path)
     try:
-        if runtime is not None:
-            ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)
         return ctypes.CDLL(str(path))
     except OSError as e:
         raise UnavailableError(f"{path} cannot be loaded: {e}") from e
 
 
-def _key(compiler: str, flags: list[str], shared_openmp: bool) -> str:
+def _key(compiler: str, flags: list[str]) -> str:
     digest = hashlib.sha256()
     for source in sorted(SOURCE_DIR.iterdir()):
         digest.update(source.name.encode() + source.read_bytes())
     version = _run([compiler, "--version"]).stdout
-    digest.update(repr((version, flags, shared_openmp, isa_features(), _cpu_flags())).encode())
+    digest.update(repr((version, flags, isa_features(), _cpu_flags())).encode())
     return digest.hexdigest()[:32]
 
 
@@ -93,7 +76,7 @@ def _cpu_flags() -> str:
     return next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
 
 
-def _build(compiler: str, flags: list[str], path: Path, link_openmp: bool) -> None:
+def _build(compiler: str, flags: list[str], path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
@@ -101,8 +84,7 @@ def _build(compiler: str, flags: list[str], path: Path, link_openmp: bool) -> No
             for unit, made in zip(UNITS, objects, strict=True):
                 _run([compiler, *flags, "-c", str(SOURCE_DIR / unit), "-o", made])
             library = f"{scratch}/kernels.so"
-            openmp = ["-fopenmp"] if link_openmp else []
-            _run([compiler, "-shared", *openmp, *objects, "-lm", "-o", library])
+            _run([compiler, "-shared", "-pthread", *objects, "-lm", "-o", library])
             Path(library).replace(path)
     except OSError as e:
         raise UnavailableError(f"the kernels cannot be built in {path.parent}: {e}") from e
@@ -117,15 +99,3 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
         raise UnavailableError(f"`{' '.join(command[:1] + command[-3:])}` failed: {tail}") from e
     except (subprocess.TimeoutExpired, OSError) as e:
         raise UnavailableError(f"{command[0]} cannot be run: {e}") from e
-
-
-def _torch_openmp() -> Path | None:
-    """The OpenMP runtime that torch has loaded into this process, if it speaks GCC's interface."""
-    import torch  # noqa: F401  (loads the runtime)
-
-    try:
-        lines = LOADED.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
-    paths = sorted({line.split()[-1] for line in lines if "/libgomp" in line})
-    return Path(paths[0]) if paths else None

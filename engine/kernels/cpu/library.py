@@ -15,10 +15,10 @@ SIGNATURES: dict[str, tuple[list[Any], Any]] = {
     "rope_": ([P, L, P, L, P, P, P, P, L, L, L, L, I], None),
     "silu_mul_": ([P, P, L, L, I], None),
     "quantise_rows_": ([P, P, P, L, L, I], None),
-    "rescale_": ([P, P, P, P, P, L, L, I], None),
     "write_kv": ([P, L, P, L, I, P, P, I, P, L, L, L, L, I], None),
     "paged_attention": ([P, I, P, P, P, I, P, P, P, L, L, L, L, L, L, F, I], I),
     "gemm": ([P, I, P, I, P, P, P, P, L, L, L, L, I, I, I, I], I),
+    "gemm_int8": ([P, P, P, I, P, P, P, P, L, L, L, I], I),
     "gemm_panel": ([], I),
     "gemm_has_dot": ([], I),
 }

@@ -26,6 +26,14 @@ def pack_float32(weight: Tensor, panel: int) -> Tensor:
     return _by_panel(weight, panel)
 
 
+def pack_int8(weight: Tensor, panel: int) -> Tensor:
+    """int8 [N, K] -> int32 [panels, ceil(K/4), panel]: four neighbouring k, the first in the lowest byte."""
+    missing = -weight.shape[1] % 4
+    if missing:
+        weight = torch.cat([weight, weight.new_zeros(weight.shape[0], missing)], dim=1)
+    return _by_panel(weight.contiguous().view(torch.int32), panel)
+
+
 def pack_int4(q: Tensor, scale: Tensor, zero: Tensor, panel: int) -> tuple[Tensor, Tensor, Tensor]:
     """q uint8 [N, K], scale bf16 and zero uint8 [N, K/group] -> int32 words of eight nibbles [panels, K/8, panel],
     scales and zero points [panels, K/group, panel]."""

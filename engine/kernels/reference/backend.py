@@ -18,7 +18,7 @@ class ReferenceKernels:
     name = "reference"
 
     def __init__(self, dtype: torch.dtype, threads: int) -> None:
-        self.dtype, self.threads = dtype, threads
+        self.dtype, self.threads, self.torch_threads = dtype, threads, threads
 
     def pack_linear(self, tensors: dict[str, Tensor], spec: LinearSpec | None, bias: Tensor | None) -> PackedLinear:
         scheme = packing.check_keys(tensors, spec)

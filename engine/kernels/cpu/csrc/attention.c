@@ -6,39 +6,57 @@
    heads of a query row that share a KV head go together; a tile of rows shares the conversion of a chunk to float32 and
    nothing else: what is done for a row depends on its own position only. */
 #include "common.h"
+#include "pool.h"
+
+#include <stdatomic.h>
 
 #define CHUNK 16
 #define ROWS 16  /* query rows of a tile */
 #define GROUP 4  /* heads worked on at once */
 #define DIMV 4   /* vectors of the head dimension held in registers at once */
 
-API void write_kv(const void *k, long k_stride, const void *v, long v_stride, int x_bf16, void *k_cache, void *v_cache,
-                  int kv_bf16, const int64_t *slots, long rows, long kv_heads, long dim, long block_size, int threads) {
-#pragma omp parallel for schedule(dynamic, 8) num_threads(threads) if (rows > 8)
-    for (long r = 0; r < rows; r++) {
-        long block = slots[r] / block_size, offset = slots[r] % block_size;
-        for (long h = 0; h < kv_heads; h++) {
-            long at = (block * kv_heads + h) * dim * block_size;
+typedef struct {
+    const void *k, *v;
+    void *k_cache, *v_cache;
+    const int64_t *slots;
+    long k_stride, v_stride, rows, kv_heads, dim, block_size;
+    int x_bf16, kv_bf16;
+} Write;
+
+#define ROWS_AN_ITEM 8
+static void write_rows(void *context, long item) {
+    const Write *p = context;
+    long dim = p->dim, size = p->block_size;
+    for (long r = item * ROWS_AN_ITEM; r < MIN(p->rows, (item + 1) * ROWS_AN_ITEM); r++) {
+        long block = p->slots[r] / size, offset = p->slots[r] % size;
+        for (long h = 0; h < p->kv_heads; h++) {
+            long at = (block * p->kv_heads + h) * dim * size;
             for (long d = 0; d < dim; d++) {
-                long ki = r * k_stride + h * dim + d, vi = r * v_stride + h * dim + d;
-                long kt = at + d * block_size + offset, vt = at + offset * dim + d;
-                if (x_bf16 && kv_bf16) {
-                    ((uint16_t *)k_cache)[kt] = ((const uint16_t *)k)[ki];
-                    ((uint16_t *)v_cache)[vt] = ((const uint16_t *)v)[vi];
+                long ki = r * p->k_stride + h * dim + d, vi = r * p->v_stride + h * dim + d;
+                long kt = at + d * size + offset, vt = at + offset * dim + d;
+                if (p->x_bf16 && p->kv_bf16) {
+                    ((uint16_t *)p->k_cache)[kt] = ((const uint16_t *)p->k)[ki];
+                    ((uint16_t *)p->v_cache)[vt] = ((const uint16_t *)p->v)[vi];
                     continue;
                 }
-                float kf = x_bf16 ? bf16_to_float(((const uint16_t *)k)[ki]) : ((const float *)k)[ki];
-                float vf = x_bf16 ? bf16_to_float(((const uint16_t *)v)[vi]) : ((const float *)v)[vi];
-                if (kv_bf16) {
-                    ((uint16_t *)k_cache)[kt] = float_to_bf16(kf);
-                    ((uint16_t *)v_cache)[vt] = float_to_bf16(vf);
+                float kf = p->x_bf16 ? bf16_to_float(((const uint16_t *)p->k)[ki]) : ((const float *)p->k)[ki];
+                float vf = p->x_bf16 ? bf16_to_float(((const uint16_t *)p->v)[vi]) : ((const float *)p->v)[vi];
+                if (p->kv_bf16) {
+                    ((uint16_t *)p->k_cache)[kt] = float_to_bf16(kf);
+                    ((uint16_t *)p->v_cache)[vt] = float_to_bf16(vf);
                 } else {
-                    ((float *)k_cache)[kt] = kf;
-                    ((float *)v_cache)[vt] = vf;
+                    ((float *)p->k_cache)[kt] = kf;
+                    ((float *)p->v_cache)[vt] = vf;
                 }
             }
         }
     }
+}
+
+API void write_kv(const void *k, long k_stride, const void *v, long v_stride, int x_bf16, void *k_cache, void *v_cache,
+                  int kv_bf16, const int64_t *slots, long rows, long kv_heads, long dim, long block_size, int threads) {
+    Write p = {k, v, k_cache, v_cache, slots, k_stride, v_stride, rows, kv_heads, dim, block_size, x_bf16, kv_bf16};
+    pool_run(write_rows, &p, (rows + ROWS_AN_ITEM - 1) / ROWS_AN_ITEM, threads);
 }
 
 typedef struct {
@@ -181,6 +199,36 @@ static void attend_tile(const void *q, int q_bf16, void *out, long first, long r
             }
 }
 
+typedef struct {
+    const void *q, *k_cache, *v_cache;
+    void *out;
+    const int32_t *starts, *lengths, *tables;
+    long max_blocks, tiles, heads, kv_heads, dim, padded, block_size, floats;
+    int q_bf16, kv_bf16;
+    float scale;
+    atomic_int failed;
+} Step;
+
+static void attend_item(void *context, long item) {
+    Step *s = context;
+    float *scratch = pool_scratch(sizeof(float) * s->floats);
+    if (!scratch) {
+        atomic_store(&s->failed, 1);
+        return;
+    }
+    long tile = s->tiles - 1 - item / s->kv_heads, r = 0; /* late tiles see most keys: begin with them */
+    for (;; r++) {
+        long own = (s->starts[r + 1] - s->starts[r] + ROWS - 1) / ROWS;
+        if (tile < own) break;
+        tile -= own;
+    }
+    long first = s->starts[r] + tile * ROWS, end = s->starts[r + 1];
+    Paged p = {s->k_cache, s->v_cache, s->kv_bf16, s->tables + r * s->max_blocks, item % s->kv_heads,
+               s->kv_heads, s->dim, s->padded, s->block_size};
+    attend_tile(s->q, s->q_bf16, s->out, first, MIN(ROWS, end - first), s->lengths[r] - (end - first), &p, s->heads,
+                s->scale, scratch);
+}
+
 /* Returns 0, or 1 where memory ran out. */
 API int paged_attention(const void *q, int q_bf16, void *out, const void *k_cache, const void *v_cache, int kv_bf16,
                         const int32_t *starts, const int32_t *lengths, const int32_t *tables, long max_blocks,
@@ -189,27 +237,8 @@ API int paged_attention(const void *q, int q_bf16, void *out, const void *k_cach
     for (long r = 0; r < requests; r++) tiles += (starts[r + 1] - starts[r] + ROWS - 1) / ROWS;
     long padded = (dim + LANES - 1) / LANES * LANES, group = heads / kv_heads;
     long floats = dim * CHUNK + CHUNK * padded + ROWS * group * (dim + padded + 2);
-    int failed = 0;
-#pragma omp parallel num_threads(threads) if (tiles * kv_heads > 1) reduction(| : failed)
-    {
-        float *scratch = malloc(sizeof(float) * floats);
-        failed = scratch == NULL;
-#pragma omp for schedule(dynamic, 1)
-        for (long item = 0; item < tiles * kv_heads; item++) {
-            if (!scratch) continue;
-            long tile = tiles - 1 - item / kv_heads, r = 0; /* late tiles see most keys: begin with them */
-            for (;; r++) {
-                long own = (starts[r + 1] - starts[r] + ROWS - 1) / ROWS;
-                if (tile < own) break;
-                tile -= own;
-            }
-            long first = starts[r] + tile * ROWS;
-            Paged p = {k_cache, v_cache, kv_bf16, tables + r * max_blocks, item % kv_heads,
-                       kv_heads, dim, padded, block_size};
-            attend_tile(q, q_bf16, out, first, MIN(ROWS, starts[r + 1] - first), lengths[r] - (starts[r + 1] - first), &p,
-                        heads, scale, scratch);
-        }
-        free(scratch);
-    }
-    return failed;
+    Step s = {q, k_cache, v_cache, out, starts, lengths, tables, max_blocks, tiles, heads, kv_heads, dim, padded,
+              block_size, floats, q_bf16, kv_bf16, scale, 0};
+    pool_run(attend_item, &s, tiles * kv_heads, threads);
+    return atomic_load(&s.failed);
 }

@@ -1,18 +1,27 @@
 /* y [M, N] = x [M, K] . w [N, K]^T for weights stored as bfloat16, float32 or 4-bit groups.
 
+   Weights of 8 bits meet activations of 8 bits, exactly, in int32; scales of row and column are applied at the end.
+
    A row's bits never depend on the other rows: every output element is one chain of fused multiply-adds over k in
    order, whatever the tile it is computed in; row tiles of different heights differ only in how many chains run side
    by side. Weights lie in panels of PANEL output columns, and a panel is worked through in slices of SLICE values
    of k: the slice is brought to the form the inner loop wants once, in the first-level cache, then met by all row tiles.
 
-   Two inner loops:
-     float     one multiply-add a step; bf16 weights are widened (exact)
-     bf16 dot  AVX512_BF16 only: pairs of k at once (VDPBF16PS), float32 accumulators
+   Inner loops:
+     float      one multiply-add a step; bf16 weights are widened (exact). 8-bit values go through it, too: the sum over
+                a slice stays below 2^24 and so is exact
+     bf16 dot   AVX512_BF16 only: pairs of k at once (VDPBF16PS), float32 accumulators
+     int8 dot   AVX512_VNNI or AVX_VNNI only: four k at once (VPDPBUSD). It wants one side unsigned, so the activations
+                are shifted by 128 and 128 x the column's sum is taken off again
 
    Panel of bf16 weights: uint32 [ceil(K/2)][PANEL], low half the even k. Panel of float32 weights: [K][PANEL].
    Panel of 4-bit weights: uint32 [K/8][PANEL], nibble j of word i is k = 8i + j, lowest bits first; scales bf16 and
-   zero points uint8 [K/group][PANEL], the group a multiple of 8; weight = (q - zero) * scale. */
+   zero points uint8 [K/group][PANEL], the group a multiple of 8; weight = (q - zero) * scale.
+   Panel of 8-bit weights: uint32 [ceil(K/4)][PANEL], byte j of word i is k = 4i + j. */
 #include "common.h"
+#include "pool.h"
+
+#include <stdatomic.h>
 
 #if defined(__AVX512BF16__) && defined(__AVX512F__) && defined(__AVX512BW__)
 #include <immintrin.h>
@@ -28,18 +37,31 @@
 #define VL 8
 #define TALL 6
 #endif
+#if defined(__AVX512VNNI__) && defined(__AVX512F__)
+#include <immintrin.h>
+#define HAVE_INT8 1
+#define DOT4(acc, a, b) ((vi)_mm512_dpbusd_epi32((__m512i)(acc), (__m512i)(a), (__m512i)(b)))
+#elif defined(__AVXVNNI__) && !defined(__AVX512F__)
+#include <immintrin.h>
+#define HAVE_INT8 1
+#define DOT4(acc, a, b) ((vi)_mm256_dpbusd_avx_epi32((__m256i)(acc), (__m256i)(a), (__m256i)(b)))
+#else
+#define HAVE_INT8 0
+#endif
 #define PANEL (2 * VL)
 #define SLICE 128
 
 typedef float vf __attribute__((vector_size(VL * 4)));
 typedef float vfu __attribute__((vector_size(VL * 4), aligned(4), may_alias));
 typedef int32_t vi __attribute__((vector_size(VL * 4)));
+typedef int32_t viu __attribute__((vector_size(VL * 4), aligned(4), may_alias));
 typedef uint32_t vu __attribute__((vector_size(VL * 4)));
 typedef uint32_t vuu __attribute__((vector_size(VL * 4), aligned(4), may_alias));
 typedef uint8_t vb __attribute__((vector_size(VL), aligned(1), may_alias));
 typedef uint16_t vh __attribute__((vector_size(VL * 2), aligned(2), may_alias));
 
-enum { W_BF16 = 0, W_F32 = 1, W_INT4 = 2 };
+enum { W_BF16 = 0, W_F32 = 1, W_INT4 = 2, W_INT8 = 3 };
+enum { LOOP_FLOAT, LOOP_DOT, LOOP_INT8 };
 
 typedef struct {
     const void *panels;
@@ -103,6 +125,28 @@ INLINE void tile_dot(int rows, long pairs, const uint32_t *a, const uint32_t *b,
 }
 #endif
 
+#if HAVE_INT8
+/* The same over fours: a uint32 [fours][rows] of unsigned bytes, b [fours][PANEL] of signed ones, c int32. */
+INLINE void tile_int8(int rows, long fours, const uint32_t *a, const uint32_t *b, int32_t *c) {
+    vi acc[TALL][2];
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < 2; v++) acc[r][v] = *(const viu *)(c + r * PANEL + v * VL);
+    for (long i = 0; i < fours; i++) {
+        vu b0 = *(const vuu *)(b + i * PANEL), b1 = *(const vuu *)(b + i * PANEL + VL);
+#pragma GCC unroll 12
+        for (int r = 0; r < rows; r++) {
+            float word;
+            memcpy(&word, a + i * rows + r, 4);
+            vf x = vsplat(word);
+            acc[r][0] = DOT4(acc[r][0], x, b0);
+            acc[r][1] = DOT4(acc[r][1], x, b1);
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < 2; v++) *(viu *)(c + r * PANEL + v * VL) = acc[r][v];
+}
+#endif
+
 /* Rows of the tile that comes next when `left` rows are left: the widest that is not mostly padding. */
 INLINE long tile_rows(long left) {
     if (left >= TALL) return TALL;
@@ -137,6 +181,20 @@ static void run_tile_dot(long rows, long pairs, const uint32_t *a, const uint32_
 }
 #endif
 
+#if HAVE_INT8
+static void run_tile_int8(long rows, long fours, const uint32_t *a, const uint32_t *b, int32_t *c) {
+    switch (rows) {
+        case 1: tile_int8(1, fours, a, b, c); break;
+        case 2: tile_int8(2, fours, a, b, c); break;
+        case 4: tile_int8(4, fours, a, b, c); break;
+#if TALL > 8
+        case 8: tile_int8(8, fours, a, b, c); break;
+#endif
+        default: tile_int8(TALL, fours, a, b, c); break;
+    }
+}
+#endif
+
 /* Scale and -zero * scale of the group that k lies in, for one panel. Both are exact in float32. */
 INLINE void group_scales(const Weights *w, long panel, long k, vf scale[2], vf shift[2]) {
     long at = (panel * (w->k / w->group) + k / w->group) * PANEL;
@@ -161,6 +219,18 @@ static const float *slice_float(const Weights *w, long panel, long k0, long coun
                 vu u = *(const vuu *)(pairs + i * PANEL + v * VL);
                 *(vfu *)(out + 2 * i * PANEL + v * VL) = (vf)(u << 16);
                 *(vfu *)(out + (2 * i + 1) * PANEL + v * VL) = (vf)(u & 0xffff0000u);
+            }
+        return out;
+    }
+    if (w->kind == W_INT8) {
+        const uint32_t *fours = (const uint32_t *)w->panels + (panel * ((w->k + 3) / 4) + k0 / 4) * PANEL;
+        for (long i = 0; i < (count + 3) / 4; i++)
+            for (int v = 0; v < 2; v++) {
+                vu word = *(const vuu *)(fours + i * PANEL + v * VL);
+#pragma GCC unroll 4
+                for (int j = 0; j < 4; j++) /* to the top, then down again with the sign */
+                    *(vfu *)(out + (4 * i + j) * PANEL + v * VL) =
+                        __builtin_convertvector((vi)(word << (24 - 8 * j)) >> 24, vf);
             }
         return out;
     }
@@ -209,31 +279,125 @@ static const uint32_t *slice_dot(const Weights *w, long panel, long k0, long cou
 }
 #endif
 
-/* x [M][K] to row tiles [tile][K][rows] (pairs: [tile][ceil(K/2)][rows]), rows padded with zeros. Tile t begins at
-   row t * TALL, and at element t * TALL * K of `out`. */
-static void pack_rows(const void *x, int x_bf16, long m, long k, int dot, void *out, int threads) {
-    long pairs = (k + 1) / 2;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (m > TALL)
-    for (long r0 = 0; r0 < m; r0 += TALL) {
-        long rows = tile_rows(m - r0);
-        for (long r = 0; r < rows; r++) {
-            long row = r0 + r;
-            if (dot) {
-                uint32_t *o = (uint32_t *)out + r0 * pairs + r;
-                const uint16_t *in = (const uint16_t *)x + row * k;
-                for (long i = 0; i < pairs; i++) {
-                    uint32_t low = row < m ? in[2 * i] : 0, high = row < m && 2 * i + 1 < k ? in[2 * i + 1] : 0;
-                    o[i * rows] = low | high << 16;
-                }
-            } else {
-                float *o = (float *)out + r0 * k + r;
-                for (long i = 0; i < k; i++)
-                    o[i * rows] = row >= m ? 0.0f
-                                  : x_bf16 ? bf16_to_float(((const uint16_t *)x)[row * k + i])
-                                           : ((const float *)x)[row * k + i];
+enum { X_F32 = 0, X_BF16 = 1, X_INT8 = 2 };
+
+typedef struct {
+    Weights w;
+    const void *x;
+    void *y, *a; /* a: x in row tiles */
+    const float *bias, *row_scales, *col_scales;
+    const int32_t *col_sums;
+    long m, steps; /* steps: of the inner loop over all of k */
+    int x_kind, y_bf16, loop, round;
+    atomic_int failed;
+} Product;
+
+/* Values of x in one step of the inner loop: a float, a pair of bf16, four unsigned bytes. */
+static const int VALUES_A_STEP[] = {1, 2, 4};
+
+/* One row tile of x to [steps][rows], rows padded with zeros. The tile of row r begins at element r * steps. */
+static void pack_tile(void *context, long tile) {
+    const Product *p = context;
+    long r0 = tile * TALL, rows = tile_rows(p->m - r0), k = p->w.k;
+    for (long r = 0; r < rows; r++) {
+        long row = r0 + r;
+        uint32_t *o = (uint32_t *)p->a + r0 * p->steps + r;
+        if (row >= p->m) {
+            for (long i = 0; i < p->steps; i++) o[i * rows] = 0;
+        } else if (p->loop == LOOP_DOT) {
+            const uint16_t *in = (const uint16_t *)p->x + row * k;
+            for (long i = 0; i < k / 2; i++) o[i * rows] = in[2 * i] | (uint32_t)in[2 * i + 1] << 16;
+            if (k % 2) o[k / 2 * rows] = in[k - 1];
+        } else if (p->loop == LOOP_INT8) {
+            const uint8_t *in = (const uint8_t *)p->x + row * k;
+            for (long i = 0; i < p->steps; i++) {
+                uint32_t word = 0;
+                for (long j = 4 * i; j < MIN(k, 4 * i + 4); j++) word |= (uint32_t)(in[j] ^ 0x80) << 8 * (j - 4 * i);
+                o[i * rows] = word;
             }
+        } else {
+            for (long i = 0; i < k; i++)
+                ((float *)o)[i * rows] = p->x_kind == X_BF16   ? bf16_to_float(((const uint16_t *)p->x)[row * k + i])
+                                         : p->x_kind == X_INT8 ? (float)((const int8_t *)p->x)[row * k + i]
+                                                               : ((const float *)p->x)[row * k + i];
         }
     }
+}
+
+/* All row tiles against one slice. */
+static void run_slice(const Product *p, long panel, long k0, long part, float *c, float *slice) {
+    int values = VALUES_A_STEP[p->loop];
+    long steps = (part + values - 1) / values, done = k0 / values;
+    const void *b = slice;
+    if (p->loop == LOOP_FLOAT) b = slice_float(&p->w, panel, k0, part, p->round, slice);
+#if HAVE_DOT
+    if (p->loop == LOOP_DOT) b = slice_dot(&p->w, panel, k0, part, (uint32_t *)slice);
+#endif
+#if HAVE_INT8
+    if (p->loop == LOOP_INT8) b = (const uint32_t *)p->w.panels + (panel * p->steps + done) * PANEL;
+#endif
+    for (long r = 0; r < p->m; r += TALL) {
+        long rows = tile_rows(p->m - r);
+        const uint32_t *a = (const uint32_t *)p->a + r * p->steps + done * rows;
+        if (p->loop == LOOP_FLOAT) run_tile_float(rows, steps, (const float *)a, b, c + r * PANEL);
+#if HAVE_DOT
+        if (p->loop == LOOP_DOT) run_tile_dot(rows, steps, a, b, c + r * PANEL);
+#endif
+#if HAVE_INT8
+        if (p->loop == LOOP_INT8) run_tile_int8(rows, steps, a, b, (int32_t *)c + r * PANEL);
+#endif
+    }
+}
+
+static void run_panel(void *context, long panel) {
+    Product *p = context;
+    long k = p->w.k, n = p->w.n, width = MIN(PANEL, n - panel * PANEL), size = (p->m + TALL - 1) / TALL * TALL * PANEL;
+    int integers = p->w.kind == W_INT8, by_slice = integers && p->loop == LOOP_FLOAT;
+    float *c = pool_scratch(sizeof(float) * (2 * size + SLICE * PANEL)), *slice = c + 2 * size;
+    if (!c) {
+        atomic_store(&p->failed, 1);
+        return;
+    }
+    int32_t *sums = (int32_t *)c + (by_slice ? size : 0); /* int8 in the float loop: exact within a slice only */
+    memset(c, 0, sizeof(float) * 2 * size);
+    for (long k0 = 0; k0 < k; k0 += SLICE) {
+        run_slice(p, panel, k0, MIN(SLICE, k - k0), c, slice);
+        if (by_slice)
+            for (long i = 0; i < p->m * PANEL; i++) sums[i] += (int32_t)c[i], c[i] = 0.0f;
+    }
+    for (long r = 0; r < p->m; r++)
+        for (long j = 0; j < width; j++) {
+            long column = panel * PANEL + j, at = r * n + column;
+            float value = c[r * PANEL + j];
+            if (integers) {
+                int32_t sum = sums[r * PANEL + j];
+                if (p->loop == LOOP_INT8) sum -= 128 * p->col_sums[column];
+                value = (float)sum * p->row_scales[r] * p->col_scales[column];
+            }
+            if (p->bias) value += p->bias[column];
+            if (p->y_bf16)
+                ((uint16_t *)p->y)[at] = float_to_bf16(value);
+            else
+                ((float *)p->y)[at] = value;
+        }
+}
+
+static int run_product(Product *p, int threads) {
+    long padded = (p->m + TALL - 1) / TALL * TALL;
+    p->steps = (p->w.k + VALUES_A_STEP[p->loop] - 1) / VALUES_A_STEP[p->loop];
+    static __thread void *a; /* of the calling thread; pool_scratch is taken by the items */
+    static __thread size_t a_size;
+    size_t need = (sizeof(uint32_t) * padded * p->steps + 4095) / 4096 * 4096;
+    if (need > a_size) {
+        free(a);
+        a = aligned_alloc(64, need);
+        a_size = a ? need : 0;
+        if (!a) return 1;
+    }
+    p->a = a;
+    pool_run(pack_tile, p, padded / TALL, threads);
+    pool_run(run_panel, p, (p->w.n + PANEL - 1) / PANEL, threads);
+    return atomic_load(&p->failed);
 }
 
 /* x and y: bfloat16 where *_bf16, else float32. dot: use the bf16 loop (x bf16, weights not float32). round: round
@@ -241,54 +405,18 @@ static void pack_rows(const void *x, int x_bf16, long m, long k, int dot, void *
 API int gemm(const void *x, int x_bf16, void *y, int y_bf16, const void *panels, const uint16_t *scales,
              const uint8_t *zeros, const float *bias, long m, long k, long n, long group, int kind, int dot, int round,
              int threads) {
-    Weights w = {panels, scales, zeros, k, n, group, kind};
-    long count = (n + PANEL - 1) / PANEL, padded = (m + TALL - 1) / TALL * TALL;
-    void *a = aligned_alloc(64, (sizeof(float) * padded * (k + 1) + 63) / 64 * 64);
-    if (!a) return 1;
-    pack_rows(x, x_bf16, m, k, dot, a, threads);
-    int failed = 0;
-#pragma omp parallel num_threads(threads) if (count > 1) reduction(| : failed)
-    {
-        float *c = aligned_alloc(64, sizeof(float) * padded * PANEL);
-        float *slice = aligned_alloc(64, sizeof(float) * SLICE * PANEL);
-        failed = !c || !slice;
-#pragma omp for schedule(dynamic, 1) /* a core taken by another process costs one panel, not half of them */
-        for (long p = 0; p < count; p++) {
-            if (!c || !slice) continue;
-            memset(c, 0, sizeof(float) * padded * PANEL);
-            for (long k0 = 0; k0 < k; k0 += SLICE) {
-                long part = MIN(SLICE, k - k0);
-#if HAVE_DOT
-                if (dot) {
-                    const uint32_t *b = slice_dot(&w, p, k0, part, (uint32_t *)slice);
-                    for (long r = 0; r < m; r += TALL) {
-                        long rows = tile_rows(m - r);
-                        run_tile_dot(rows, (part + 1) / 2, (const uint32_t *)a + r * ((k + 1) / 2) + k0 / 2 * rows, b,
-                                     c + r * PANEL);
-                    }
-                    continue;
-                }
-#endif
-                const float *b = slice_float(&w, p, k0, part, round, slice);
-                for (long r = 0; r < m; r += TALL) {
-                    long rows = tile_rows(m - r);
-                    run_tile_float(rows, part, (const float *)a + r * k + k0 * rows, b, c + r * PANEL);
-                }
-            }
-            long width = MIN(PANEL, n - p * PANEL);
-            for (long r = 0; r < m; r++)
-                for (long j = 0; j < width; j++) {
-                    long at = r * n + p * PANEL + j;
-                    float value = c[r * PANEL + j] + (bias ? bias[p * PANEL + j] : 0.0f);
-                    if (y_bf16)
-                        ((uint16_t *)y)[at] = float_to_bf16(value);
-                    else
-                        ((float *)y)[at] = value;
-                }
-        }
-        free(c);
-        free(slice);
-    }
-    free(a);
-    return failed;
+    Product p = {.w = {panels, scales, zeros, k, n, group, kind}, .x = x, .y = y, .bias = bias, .m = m,
+                 .x_kind = x_bf16 ? X_BF16 : X_F32, .y_bf16 = y_bf16, .loop = dot ? LOOP_DOT : LOOP_FLOAT,
+                 .round = round};
+    return run_product(&p, threads);
+}
+
+/* x int8 [M][K] with row_scales [M]; col_scales, col_sums (of the weights over k) and bias [N]. */
+API int gemm_int8(const int8_t *x, const float *row_scales, void *y, int y_bf16, const void *panels,
+                  const float *col_scales, const int32_t *col_sums, const float *bias, long m, long k, long n,
+                  int threads) {
+    Product p = {.w = {panels, NULL, NULL, k, n, 1, W_INT8}, .x = x, .y = y, .bias = bias, .row_scales = row_scales,
+                 .col_scales = col_scales, .col_sums = col_sums, .m = m, .x_kind = X_INT8, .y_bf16 = y_bf16,
+                 .loop = HAVE_INT8 ? LOOP_INT8 : LOOP_FLOAT};
+    return run_product(&p, threads);
 }

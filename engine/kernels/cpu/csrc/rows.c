@@ -1,5 +1,24 @@
 /* Norm, rope, activation and int8 quantisation for float32 and bfloat16. */
 #include "common.h"
+#include "pool.h"
+
+#define ROWS_AN_ITEM 8
+typedef struct {
+    const void *arguments;
+    long rows;
+} Each;
+
+#define EACH_ROW(items, Arguments, row)                                                \
+    static void items(void *context, long item) {                                      \
+        const Each *e = context;                                                       \
+        long stop = MIN(e->rows, (item + 1) * ROWS_AN_ITEM);                           \
+        for (long r = item * ROWS_AN_ITEM; r < stop; r++) row((const Arguments *)e->arguments, r); \
+    }
+#define RUN_ROWS(items, p, rows, threads)                                              \
+    do {                                                                               \
+        Each each = {&(p), (rows)};                                                    \
+        pool_run(items, &each, ((rows) + ROWS_AN_ITEM - 1) / ROWS_AN_ITEM, threads);   \
+    } while (0)
 
 #define T float
 #define NAME(x) x##_f32
