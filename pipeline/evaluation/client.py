@@ -120,7 +120,7 @@ class Client:
                     return self._accept(request, response)
             except httpx.TransportError as e:
                 failures += 1
-                problem, pause = f"{type(e).__name__}: {e}".rstrip(": "), 0.5 * 2**failures
+                problem, pause = f"{type(e).__name__}: {e}".rstrip(":. "), 0.5 * 2**failures
                 exhausted = failures >= ATTEMPTS
             self._check_alive()
             if exhausted:

@@ -18,7 +18,7 @@ from pipeline.serving import bundled_server
 
 LOGS = Path(".seatrial/logs")
 # What decides the arithmetic on a machine; answers that were computed in another way are not reused.
-DECISIVE = ("compute_dtype", "kv_dtype", "kernels")
+DECISIVE = ("compute_dtype", "kv_dtype", "kernels", "isa")
 
 
 @dataclass(frozen=True)

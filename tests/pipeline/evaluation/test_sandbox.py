@@ -108,7 +108,7 @@ def test_memory_is_bounded() -> None:
 
 
 @isolated
-def test_a_fork_bomb_is_bounded_and_leaves_nobody() -> None:
+def test_a_fork_bomb_is_bounded_and_leaves_nobody(own_jail: Path) -> None:
     program = (
         "import os\ndef f():\n    n = 0\n"
         "    for _ in range(200):\n"
@@ -118,28 +118,39 @@ def test_a_fork_bomb_is_bounded_and_leaves_nobody() -> None:
         "        except OSError: pass\n"
         "    raise ValueError(n)"
     )
-    before = {p.pid for p in psutil.process_iter()}
     reason = why(program)
     assert reason.startswith("a test raised ValueError: ")
     assert int(reason.rpartition(" ")[2]) < sandbox.LIMITS["processes"]
-    new = [p for p in psutil.process_iter() if p.pid not in before]
-    assert not [p for p in new if _runs_jail(p)]
+    assert not _processes_of(own_jail)
 
 
-def _runs_jail(p: psutil.Process) -> bool:
-    try:
-        return str(sandbox.JAIL) in p.cmdline()
-    except psutil.Error:
-        return False
+@pytest.fixture
+def own_jail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the jail for this test alone: its processes can be told from those of other tests and stages."""
+    jail = tmp_path / "jail.py"
+    shutil.copy(sandbox.JAIL, jail)
+    monkeypatch.setattr(sandbox, "COMMAND", [*sandbox.COMMAND[:-1], str(jail)])
+    return jail
+
+
+def _processes_of(jail: Path) -> list[psutil.Process]:
+    found = []
+    for p in psutil.process_iter():
+        try:
+            if str(jail) in p.cmdline():
+                found.append(p)
+        except psutil.Error:
+            continue
+    return found
 
 
 @isolated
-def test_a_child_that_outlives_the_program_is_killed() -> None:
+def test_a_child_that_outlives_the_program_is_killed(own_jail: Path) -> None:
     program = (
         "import os, time\ndef f():\n    if os.fork() == 0:\n        os.setsid()\n        time.sleep(600)\n    return 1"
     )
     assert run(program) == Result("passed")
-    assert not [p for p in psutil.process_iter() if _runs_jail(p) and p.pid != os.getpid()]
+    assert not _processes_of(own_jail)
 
 
 @isolated
@@ -224,9 +235,10 @@ def test_the_environment_is_empty_and_runs_repeat(monkeypatch: pytest.MonkeyPatc
 
 
 @isolated
-def test_when_the_stage_is_killed_its_sandboxes_end() -> None:
+def test_when_the_stage_is_killed_its_sandboxes_end(own_jail: Path) -> None:
     code = (
         "from pipeline.evaluation import sandbox\n"
+        f"sandbox.COMMAND[-1] = {str(own_jail)!r}\n"
         "print('go', flush=True)\n"
         "sandbox.run('import time\\ndef f(): time.sleep(300)', 'f', 'f()', cpu_s=60)\n"
     )
@@ -235,7 +247,7 @@ def test_when_the_stage_is_killed_its_sandboxes_end() -> None:
     assert stage.stdout.readline() == "go\n"
     jailed: list[psutil.Process] = []
     for _ in range(400):  # launcher, guard, worker
-        jailed = [p for p in psutil.Process(stage.pid).children(recursive=True) if _runs_jail(p)]
+        jailed = [p for p in _processes_of(own_jail) if p.pid != stage.pid]
         if len(jailed) == 3:
             break
         time.sleep(0.02)
