@@ -62,8 +62,9 @@ def version_problems(evalset: Evalset, folder: Path) -> list[str]:
     problems, due = [], next_version(m.version)
     if found != m.content_digest:
         problems.append(
-            f"the items' digest is {found[:12]}, but that of version {m.version} is {m.content_digest[:12]}: the content "
-            f"has changed. Undo that, or record version {due}: python -m pipeline.evaluation.authoring --record {due}"
+            f"the items' digest is {found[:12]}, but that of version {m.version} is {m.content_digest[:12]}: the "
+            f"content has changed. Undo that, or make it version {due}: "
+            f"python -m pipeline.evaluation.authoring --record {due} --what ..."
         )
     log = [(e.get("version", ""), e.get("content_digest", "")) for e in m.changelog]
     if not log or log[-1] != (m.version, m.content_digest):

@@ -17,6 +17,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ EXACT_WORDS = 8
 NGRAM = 13
 SHINGLE = 3
 SIMILAR = 0.5
+PERMUTATIONS = 128
 PASSAGES = (15, 30, 60)  # words; a text is cut into the longest passages that it can fill
 _WORD = re.compile(r"[^\W_]+")
 
@@ -145,7 +147,7 @@ def near_duplicates(items: Iterable[Text], others: Iterable[Text], threshold: fl
     from datasketch import MinHashLSH
 
     passages: dict[tuple[int, str], tuple[Text, frozenset[str]]] = {}
-    indexes = {size: MinHashLSH(threshold=threshold, num_perm=128) for size in PASSAGES}
+    indexes = {size: MinHashLSH(threshold=threshold, num_perm=PERMUTATIONS) for size in PASSAGES}
     for other in others:
         for size in PASSAGES:
             for n, passage in enumerate(_windows(other.words, size, size // 3)):
@@ -186,9 +188,15 @@ def _windows(values: tuple[str, ...], size: int, stride: int) -> list[tuple[str,
     return [values[i : i + size] for i in starts]
 
 
-def _minhash(of: frozenset[str]) -> Any:
+@cache
+def _empty_minhash() -> Any:
+    """Made once and copied: to draw the permutations costs as much as to hash a passage."""
     from datasketch import MinHash
 
-    m = MinHash(num_perm=128, seed=1)
+    return MinHash(num_perm=PERMUTATIONS, seed=1)
+
+
+def _minhash(of: frozenset[str]) -> Any:
+    m = _empty_minhash().copy()
     m.update_batch([s.encode() for s in sorted(of)])
     return m

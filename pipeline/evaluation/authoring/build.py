@@ -48,7 +48,7 @@ def _item(scenario: Scenario, origin: Literal["written", "pinned"], number: str,
     return Item(
         id="-".join(filter(None, (scenario.name, number, d.tag))),
         scenario=scenario.name,
-        kind=scenario.kind,  # type: ignore[arg-type]  # checked by the model
+        kind=scenario.kind,
         origin=origin,
         week=week,
         source=d.source,

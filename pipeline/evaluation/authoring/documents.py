@@ -1,4 +1,4 @@
-"""``long_documents``: one fact out of a document of some 700 to 1,200 tokens, near its start, its middle or its end.
+"""``long_documents``: one fact out of a document of some 650 to 950 tokens, near its start, its middle or its end.
 
 Half of the questions ask for a notice, a fact that stands alone; the others for one of many facts that are alike.
 

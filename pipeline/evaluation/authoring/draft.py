@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from pipeline.evaluation.items import Kind
+
 T = TypeVar("T")
 NAMES = [
     "Amara", "Ben", "Carla", "Dev", "Elif", "Farah", "Goran", "Hana", "Ines", "Jonas", "Kofi", "Lena", "Mateo", "Nadia",
@@ -38,7 +40,7 @@ class Scenario:
     """
 
     name: str
-    kind: str
+    kind: Kind
     items: int
     write: Callable[[random.Random, int], list[Draft]]
     pinned: Callable[[], list[Draft]]
