@@ -295,33 +295,50 @@ typedef struct {
 /* Values of x in one step of the inner loop: a float, a pair of bf16, four unsigned bytes. */
 static const int VALUES_A_STEP[] = {1, 2, 4};
 
+/* Step i of a row of x, as the inner loop wants it. pack_tile calls it with p->loop known, so its branches fold. */
+INLINE uint32_t step_of(const Product *p, long row, long i) {
+    long k = p->w.k;
+    if (p->loop == LOOP_DOT) {
+        const uint16_t *in = (const uint16_t *)p->x + row * k + 2 * i;
+        return in[0] | (2 * i + 1 < k ? (uint32_t)in[1] << 16 : 0);
+    }
+    if (p->loop == LOOP_INT8) {
+        const uint8_t *in = (const uint8_t *)p->x + row * k + 4 * i;
+        uint32_t word = 0;
+        if (4 * i + 4 <= k) {
+            memcpy(&word, in, 4);
+            return word ^ 0x80808080u;
+        }
+        for (long j = 0; j < k - 4 * i; j++) word |= (uint32_t)(in[j] ^ 0x80) << 8 * j;
+        return word;
+    }
+    float value = p->x_kind == X_BF16   ? bf16_to_float(((const uint16_t *)p->x)[row * k + i])
+                  : p->x_kind == X_INT8 ? (float)((const int8_t *)p->x)[row * k + i]
+                                        : ((const float *)p->x)[row * k + i];
+    uint32_t word;
+    memcpy(&word, &value, 4);
+    return word;
+}
+
+INLINE void pack_as(const Product *p, long r0, long rows) {
+    uint32_t *o = (uint32_t *)p->a + r0 * p->steps;
+    long real = MIN(rows, p->m - r0);
+    for (long i = 0; i < p->steps; i++, o += rows) {
+        for (long r = 0; r < real; r++) o[r] = step_of(p, r0 + r, i);
+        for (long r = real; r < rows; r++) o[r] = 0;
+    }
+}
+
 /* One row tile of x to [steps][rows], rows padded with zeros. The tile of row r begins at element r * steps. */
 static void pack_tile(void *context, long tile) {
-    const Product *p = context;
-    long r0 = tile * TALL, rows = tile_rows(p->m - r0), k = p->w.k;
-    for (long r = 0; r < rows; r++) {
-        long row = r0 + r;
-        uint32_t *o = (uint32_t *)p->a + r0 * p->steps + r;
-        if (row >= p->m) {
-            for (long i = 0; i < p->steps; i++) o[i * rows] = 0;
-        } else if (p->loop == LOOP_DOT) {
-            const uint16_t *in = (const uint16_t *)p->x + row * k;
-            for (long i = 0; i < k / 2; i++) o[i * rows] = in[2 * i] | (uint32_t)in[2 * i + 1] << 16;
-            if (k % 2) o[k / 2 * rows] = in[k - 1];
-        } else if (p->loop == LOOP_INT8) {
-            const uint8_t *in = (const uint8_t *)p->x + row * k;
-            for (long i = 0; i < p->steps; i++) {
-                uint32_t word = 0;
-                for (long j = 4 * i; j < MIN(k, 4 * i + 4); j++) word |= (uint32_t)(in[j] ^ 0x80) << 8 * (j - 4 * i);
-                o[i * rows] = word;
-            }
-        } else {
-            for (long i = 0; i < k; i++)
-                ((float *)o)[i * rows] = p->x_kind == X_BF16   ? bf16_to_float(((const uint16_t *)p->x)[row * k + i])
-                                         : p->x_kind == X_INT8 ? (float)((const int8_t *)p->x)[row * k + i]
-                                                               : ((const float *)p->x)[row * k + i];
-        }
-    }
+    Product p = *(const Product *)context;
+    long rows = tile_rows(p.m - tile * TALL);
+    if (p.loop == LOOP_DOT)
+        p.loop = LOOP_DOT, pack_as(&p, tile * TALL, rows);
+    else if (p.loop == LOOP_INT8)
+        p.loop = LOOP_INT8, pack_as(&p, tile * TALL, rows);
+    else
+        pack_as(&p, tile * TALL, rows);
 }
 
 /* All row tiles against one slice. */
@@ -349,37 +366,56 @@ static void run_slice(const Product *p, long panel, long k0, long part, float *c
     }
 }
 
+/* Scales, bias and rounding; the results of one panel to y. */
+static void finish_panel(const Product *p, long panel, const float *c, const int32_t *sums) {
+    long n = p->w.n, first = panel * PANEL, width = MIN(PANEL, n - first);
+    int integers = p->w.kind == W_INT8;
+    float bias[PANEL] = {0}, col_scales[PANEL] = {0}, row[PANEL];
+    int32_t shift[PANEL] = {0};
+    for (long j = 0; j < width; j++) {
+        if (p->bias) bias[j] = p->bias[first + j];
+        if (integers) col_scales[j] = p->col_scales[first + j];
+        if (p->loop == LOOP_INT8) shift[j] = 128 * p->col_sums[first + j];
+    }
+    for (long r = 0; r < p->m; r++) {
+        for (int v = 0; v < 2; v++) {
+            vf value = *(const vfu *)(c + r * PANEL + v * VL);
+            if (integers) {
+                vi sum = *(const viu *)(sums + r * PANEL + v * VL) - *(const viu *)(shift + v * VL);
+                value = __builtin_convertvector(sum, vf) * p->row_scales[r] * *(const vfu *)(col_scales + v * VL);
+            }
+            if (p->bias) value += *(const vfu *)(bias + v * VL);
+            *(vfu *)(row + v * VL) = value;
+        }
+        if (!p->y_bf16) {
+            memcpy((float *)p->y + r * n + first, row, sizeof(float) * width);
+        } else {
+            uint16_t *y = (uint16_t *)p->y + r * n + first;
+            long j = 0;
+            for (; j + LANES <= width; j += LANES) store_bf16(y + j, load_f32(row + j));
+            for (; j < width; j++) y[j] = float_to_bf16(row[j]);
+        }
+    }
+}
+
 static void run_panel(void *context, long panel) {
     Product *p = context;
-    long k = p->w.k, n = p->w.n, width = MIN(PANEL, n - panel * PANEL), size = (p->m + TALL - 1) / TALL * TALL * PANEL;
+    long k = p->w.k, size = (p->m + TALL - 1) / TALL * TALL * PANEL;
     int integers = p->w.kind == W_INT8, by_slice = integers && p->loop == LOOP_FLOAT;
-    float *c = pool_scratch(sizeof(float) * (2 * size + SLICE * PANEL)), *slice = c + 2 * size;
+    float *c = pool_scratch(sizeof(float) * (2 * size + SLICE * PANEL));
     if (!c) {
         atomic_store(&p->failed, 1);
         return;
     }
     int32_t *sums = (int32_t *)c + (by_slice ? size : 0); /* int8 in the float loop: exact within a slice only */
-    memset(c, 0, sizeof(float) * 2 * size);
+    float *slice = c + 2 * size;
+    memset(c, 0, sizeof(float) * (by_slice ? 2 : 1) * size);
     for (long k0 = 0; k0 < k; k0 += SLICE) {
         run_slice(p, panel, k0, MIN(SLICE, k - k0), c, slice);
         if (by_slice)
             for (long i = 0; i < p->m * PANEL; i++) sums[i] += (int32_t)c[i], c[i] = 0.0f;
     }
-    for (long r = 0; r < p->m; r++)
-        for (long j = 0; j < width; j++) {
-            long column = panel * PANEL + j, at = r * n + column;
-            float value = c[r * PANEL + j];
-            if (integers) {
-                int32_t sum = sums[r * PANEL + j];
-                if (p->loop == LOOP_INT8) sum -= 128 * p->col_sums[column];
-                value = (float)sum * p->row_scales[r] * p->col_scales[column];
-            }
-            if (p->bias) value += p->bias[column];
-            if (p->y_bf16)
-                ((uint16_t *)p->y)[at] = float_to_bf16(value);
-            else
-                ((float *)p->y)[at] = value;
-        }
+    finish_panel(p, panel, c, sums);
 }
 
 static int run_product(Product *p, int threads) {

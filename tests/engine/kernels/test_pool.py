@@ -1,0 +1,53 @@
+"""The thread pool of the C kernels: callers from several threads at once, and a forked child."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+from engine.kernels.cpu import CpuKernels
+
+FORKED = """
+import os, torch
+from engine.kernels.cpu import CpuKernels
+kernels = CpuKernels(torch.float32, threads=3)
+w = kernels.pack_linear({"weight": torch.randn(640, 64)}, None, None)
+x = torch.randn(50, 64)
+before = kernels.linear(x, w)
+child = os.fork()
+if child == 0:
+    os._exit(0 if torch.equal(kernels.linear(x, w), before) else 9)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+raise SystemExit(status if torch.equal(kernels.linear(x, w), before) else 8)
+"""
+
+
+def test_callers_from_several_threads_do_not_disturb_each_other() -> None:
+    kernels = CpuKernels(torch.float32, threads=3)
+    g = torch.Generator().manual_seed(0)
+    w = kernels.pack_linear({"weight": torch.randn(640, 64, generator=g)}, None, None)
+    inputs = [torch.randn(rows, 64, generator=g) for rows in (1, 9, 50, 130)]
+    expected = [kernels.linear(x, w) for x in inputs]
+
+    def work(i: int) -> bool:
+        return all(torch.equal(kernels.linear(inputs[i], w), expected[i]) for _ in range(100))
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(work, range(4))) == [True] * 4
+
+
+def test_more_helpers_than_work_and_than_cores() -> None:
+    alone, many = CpuKernels(torch.float32, threads=1), CpuKernels(torch.float32, threads=16)
+    x = torch.randn(100, 2 * 48, generator=torch.Generator().manual_seed(0))
+    for rows in (1, 8, 9, 100):
+        assert torch.equal(many.silu_mul(x[:rows]), alone.silu_mul(x[:rows]))
+
+
+def test_a_forked_child_starts_helpers_of_its_own() -> None:
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run([sys.executable, "-c", FORKED], cwd=root, timeout=120, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
