@@ -8,9 +8,9 @@ sevenths of right answers for the reference model: where all is wrong nothing ca
 is seen. This was tuned on templates, levels and the wording of questions with other seeds than the shipped one, on the
 reference model in bf16; a scenario that stayed at the level of guessing was given up. No item was chosen, dropped or
 reworded for how a model answered it: picking the items that the reference gets right would make every other build look
-worse by regression to the mean. Banks are shared between seeds, so what is
-tuned is the template, not the set of items. Pinned items are the same for every seed and so were answered in each run of
-tuning; none was changed for that, but they follow their scenario's form of question when that changes.
+worse by regression to the mean. Banks are shared between seeds, so what is tuned is the template, not the set of items.
+Pinned items are the same for every seed and so were answered in each run of tuning; none was changed for that, but they
+follow their scenario's form of question when that changes.
 
 Clusters. ``source`` is the template family, or the document. Items of a family are correlated; the gate's statistics
 count families.
