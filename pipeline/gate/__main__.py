@@ -11,10 +11,11 @@ from pipeline.files import write_json
 from pipeline.gate.attempts import attempt_of, record
 from pipeline.gate.context import Context
 from pipeline.gate.diagnosis import diagnose
+from pipeline.gate.explain import explain
 from pipeline.gate.inputs import EVALSET, input_digests, read_json, read_tier
 from pipeline.gate.judge import judge_tier, waivers_now, what_changed
 from pipeline.gate.policy import read_policy
-from pipeline.gate.verdict import VERDICT
+from pipeline.gate.verdict import VERDICT, what_was_asked
 from pipeline.params import Params, load_params
 from pipeline.release.record import current_release
 from pipeline.stage import run_main, stage
@@ -50,18 +51,25 @@ def judge(params: Params, now: datetime) -> dict[str, Any]:
         "reference": reference.tier,
         "baseline": None if baseline is None else {"name": baseline.name, "promoted_at": baseline.promoted_at},
         "policy": policy.name,
-        "attempts": record(attempt_of(candidate, policy.name, said["verdict"], as_of)),
+        "policy_digest": policy.digest,
+        "attempts": record(attempt_of(candidate, policy, said["verdict"], as_of)),
         "what_changed": what_changed(contexts[candidate.tier]),
         "tiers": tiers,
         "diagnosis": diagnose(candidate, reference, said),
         "waivers": waivers_now(policy, now.date()),
         "inputs": input_digests(params.tiers),
+        "asked": what_was_asked(params),
     }
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__).parse_args()
+    parser = argparse.ArgumentParser(prog="python -m pipeline.gate", description=__doc__)
+    parser.add_argument("--explain", action="store_true", help="say what the policy can detect, and judge nothing")
+    explained = parser.parse_args().explain
     params = load_params()
+    if explained:
+        print(explain(read_policy(params.gate, params.tiers), params.evaluation.evalset))
+        return
     with stage("gate") as s:
         value = judge(params, datetime.now(UTC))
         try:
@@ -70,6 +78,7 @@ def main() -> None:
             raise SeatrialError(f"a figure of the verdict is not finite ({e}); the verdict is not written") from e
         for tier, judged in value["tiers"].items():
             s.say(f"{tier}: {judged['verdict']}")
+        s.say(f"verdict: {value['verdict']}. {value['reason']}")
 
 
 if __name__ == "__main__":

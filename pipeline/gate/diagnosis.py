@@ -6,100 +6,160 @@ concurrency and batching; quality -> tier or context handling.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from pipeline.gate.inputs import TierRun
 
+Rules = list[dict[str, Any]]
 QUEUE_SHARE, KV_SHARE = 0.25, 0.9  # of the samples with a queue; of the pool in use
+SLOWER = 1.1  # times the reference's median: the kernels of this tier are slower
+STALLED = 4.0  # P99 over P50 of the gaps: tokens do not come slowly, they stop coming
+LONG_LOSS = 10.0  # points that long documents lose more than the rest
 
 
 def diagnose(run: TierRun, reference: TierRun, verdict: dict[str, Any]) -> list[dict[str, Any]]:
     """Four rows, always in the same order, for the candidate."""
     rules = verdict["rules"]
-    return [_ttft(run, rules), _itl(run, reference, rules), _throughput(run), _quality(run, reference, rules)]
+    return [_ttft(run, rules), _itl(run, reference, rules), _throughput(run, rules), _quality(run, reference, rules)]
 
 
 def _row(step: int, symptom: str, finding: str, evidence: str, suspect: str) -> dict[str, Any]:
     return {"step": step, "symptom": symptom, "finding": finding, "evidence": evidence, "suspect": suspect}
 
 
-def _bad(rules: list[dict[str, Any]], word: str) -> list[str]:
-    return [r["title"] for r in rules if word in r["title"] and r["outcome"] == "fail"]
+def _of(rules: Rules, group: str, word: str = "") -> Rules:
+    """Rules of a group that were judged (an absent limit or "no baseline yet" says nothing)."""
+    return [r for r in rules if r["group"] == group and word in r["title"] and r["outcome"] != "not_applicable"]
 
 
-def _slowest(run: TierRun, metric: str) -> tuple[str, dict[str, Any]] | None:
-    """The stage with the worst P99 (else P95) of a metric."""
+def _finding(rules: Rules) -> tuple[str, bool]:
+    """(what the rules say, whether one fails)."""
+    failing = [r["title"] for r in rules if r["outcome"] == "fail"]
+    doubtful = [r["title"] for r in rules if r["outcome"] == "undecided"]
+    if failing:
+        return "over a limit: " + ", ".join(failing), True
+    if doubtful:
+        return "no limit broken, not decided: " + ", ".join(doubtful), False
+    return ("within limits" if rules else "no limit set"), False
+
+
+def _slowest(run: TierRun, metric: str, failing: Rules) -> tuple[str, dict[str, Any]] | None:
+    """The stage with the worst P99 (else P95) of a metric; where rules fail, of the stages that they name."""
     stages = (run.load or {}).get("stages") or {}
-    known = [(s, f[metric]) for s, f in stages.items() if (f.get(metric) or {}).get("p95") is not None]
-    return max(known, key=lambda x: x[1].get("p99") or x[1]["p95"], default=None)
+    known = {s: f[metric] for s, f in stages.items() if (f.get(metric) or {}).get("p95") is not None}
+    named = {r["stage"] for r in failing if r["outcome"] == "fail"} & known.keys()
+    names = named or known.keys()
+    return max(
+        ((s, known[s]) for s in names), key=lambda x: float(x[1].get("p99") or x[1]["p95"]), default=None
+    )  # fmt: skip
 
 
-def _pressure(run: TierRun) -> tuple[float, float, float, str] | None:
-    """(share of samples with a queue, peak share of KV blocks in use, preemptions, words), from the second-by-second
-    samples."""
+@dataclass(frozen=True)
+class Pressure:
+    """What the second-by-second samples say of a span of the run."""
+
+    samples: int
+    waiting_share: float
+    kv_peak_share: float
+    preemptions: int
+    running: float
+
+    def __str__(self) -> str:
+        return (
+            f"requests waited in {self.waiting_share:.0%} of {self.samples} samples, KV blocks in use peaked at "
+            f"{self.kv_peak_share:.0%}, {self.preemptions} preemptions, {self.running:.1f} requests ran on average"
+        )
+
+
+def _pressure(run: TierRun, stage: str | None = None) -> Pressure | None:
+    """Of one stage's time, from its first request due to its last one ended; None: of the whole run."""
+    import polars as pl
+
     s = run.samples
-    if s is None or s.height == 0 or not {"requests_waiting", "kv_blocks_used", "kv_blocks_total"} <= set(s.columns):
+    needed = {"t_s", "requests_running", "requests_waiting", "kv_blocks_used", "kv_blocks_total", "preemptions_total"}
+    if s is None or not needed <= set(s.columns):
         return None
-    waiting = float((s["requests_waiting"].fill_null(0) > 0).mean() or 0.0)  # type: ignore[arg-type]
-    used = float((s["kv_blocks_used"] / s["kv_blocks_total"]).fill_nan(0).max() or 0.0)  # type: ignore[arg-type]
-    preempted = s["preemptions_total"].drop_nulls() if "preemptions_total" in s.columns else None
-    count = float(preempted[-1] - preempted[0]) if preempted is not None and preempted.len() else 0.0
-    words = (
-        f"requests waited in {waiting:.0%} of {s.height} samples, KV blocks in use peaked at {used:.0%}, "
-        f"{count:.0f} preemptions"
-    )
-    return waiting, used, count, words
+    if stage is not None and run.records is not None:
+        mine = run.records.filter(pl.col("stage") == stage)
+        start, end = mine["due_s"].min(), mine["end_s"].max() or mine["due_s"].max()
+        s = s.filter(pl.col("t_s").is_between(start, end)) if start is not None else s.clear()
+    s = s.drop_nulls(list(needed)).filter(pl.col("kv_blocks_total") > 0)
+    if not s.height:
+        return None
+    figures = s.select(
+        (pl.col("requests_waiting") > 0).mean().alias("waiting"),
+        (pl.col("kv_blocks_used") / pl.col("kv_blocks_total")).max().alias("kv"),
+        (pl.col("preemptions_total").last() - pl.col("preemptions_total").first()).alias("preemptions"),
+        pl.col("requests_running").mean().alias("running"),
+    ).row(0)
+    return Pressure(s.height, float(figures[0]), float(figures[1]), int(figures[2]), float(figures[3]))
 
 
-def _ttft(run: TierRun, rules: list[dict[str, Any]]) -> dict[str, Any]:
-    symptom, slow, pressure = "P99 time to first token", _slowest(run, "ttft_ms"), _pressure(run)
-    if slow is None:
+def _ttft(run: TierRun, rules: Rules) -> dict[str, Any]:
+    symptom, mine = "P99 time to first token", _of(rules, "latency", "first token")
+    finding, fails = _finding(mine)
+    slow = _slowest(run, "ttft_ms", mine)
+    if slow is None and not fails:
         return _row(1, symptom, "not measured", run.missing("load") or "no percentile of TTFT", "unknown")
-    stage, figures = slow
-    evidence = f"worst in {stage}: P50 {figures['p50']:.0f} ms, {_tail(figures)}" if figures.get("p50") else stage
-    if pressure:
-        evidence += f"; {pressure[3]}"
-    if not _bad(rules, "first token"):
-        return _row(1, symptom, "within limits", evidence, "none")
-    if pressure and (pressure[1] >= KV_SHARE or pressure[2] > 0):
+    stage, figures = slow or (next(r["stage"] for r in mine if r["outcome"] == "fail"), {})
+    pressure = _pressure(run, stage)
+    evidence = f"worst in {stage}: {_figures(figures)}"
+    evidence += f"; {pressure}" if pressure else "; the server's queue and memory were not sampled"
+    if not fails:
+        return _row(1, symptom, finding, evidence, "none")
+    if _failed_share(run, stage) > 0.01:
+        suspect = f"failing requests: {_failed_share(run, stage):.0%} of those in {stage} never had a first token"
+    elif pressure is None:
+        suspect = "unknown: without samples a queue cannot be told from slow prefill"
+    elif pressure.kv_peak_share >= KV_SHARE or pressure.preemptions > 0:
         suspect = "memory: the KV pool is full, requests are preempted or wait for blocks"
-    elif pressure and pressure[0] >= QUEUE_SHARE:
+    elif pressure.waiting_share >= QUEUE_SHARE:
         suspect = "prefill scheduling: requests queue although KV blocks are free (max_num_seqs, token budget)"
     else:
         suspect = "prefill itself: nothing queues, so the prompt's computation is slow (chunk size, prefill kernels)"
-    return _row(1, symptom, "over a limit: " + ", ".join(_bad(rules, "first token")), evidence, suspect)
+    return _row(1, symptom, finding, evidence, suspect)
 
 
-def _tail(figures: dict[str, Any]) -> str:
-    return f"P99 {figures['p99']:.0f} ms" if figures.get("p99") is not None else f"P95 {figures['p95']:.0f} ms"
+def _failed_share(run: TierRun, stage: str) -> float:
+    figures = ((run.load or {}).get("stages") or {}).get(stage) or {}
+    return 1 - figures.get("ok", 0) / figures["requests"] if figures.get("requests") else 0.0
 
 
-def _itl(run: TierRun, reference: TierRun, rules: list[dict[str, Any]]) -> dict[str, Any]:
-    symptom, slow = "inter-token latency", _slowest(run, "itl_ms")
-    if slow is None:
+def _figures(figures: dict[str, Any]) -> str:
+    said = [f"{k.upper()} {figures[k]:.0f} ms" for k in ("p50", "p95", "p99") if figures.get(k) is not None]
+    return ", ".join(said) or "no percentile, too many requests failed"
+
+
+def _itl(run: TierRun, reference: TierRun, rules: Rules) -> dict[str, Any]:
+    symptom, mine = "inter-token latency", _of(rules, "latency", "inter-token")
+    finding, fails = _finding(mine)
+    slow = _slowest(run, "itl_ms", mine)
+    if slow is None and not fails:
         return _row(2, symptom, "not measured", run.missing("load") or "no percentile of ITL", "unknown")
-    stage, figures = slow
-    evidence = f"worst in {stage}: P50 {figures['p50']:.1f} ms, {_tail(figures)}"
+    stage, figures = slow or (next(r["stage"] for r in mine if r["outcome"] == "fail"), {})
+    evidence = f"worst in {stage}: {_figures(figures)}"
     then = (((reference.load or {}).get("stages") or {}).get(stage) or {}).get("itl_ms") or {}
     slower = False
-    if then.get("p50") and run.tier != reference.tier:
+    if then.get("p50") and figures.get("p50") and run.tier != reference.tier:
         ratio = figures["p50"] / then["p50"]
-        slower = ratio > 1.1
+        slower = ratio > SLOWER
         evidence += f"; the median is {ratio:.2f} times that of {reference.tier}"
-    if not _bad(rules, "inter-token"):
-        return _row(
-            2, symptom, "within limits", evidence, "quantised kernels slower than the reference" if slower else "none"
-        )
-    if slower:
+    stalls = bool(figures.get("p99") and figures.get("p50") and figures["p99"] > STALLED * figures["p50"])
+    if not fails:
+        suspect = f"none; the kernels of {run.tier} are slower than those of {reference.tier}" if slower else "none"
+    elif _failed_share(run, stage) > 0.01:
+        suspect = f"failing requests: {_failed_share(run, stage):.0%} of those in {stage} broke off"
+    elif slower:
         suspect = "quantised kernels: slower than the reference tier on the same load"
-    elif figures.get("p99") and figures["p99"] > 4 * figures["p50"]:
+    elif stalls:
         suspect = "stalls between tokens: long prefills share steps with decodes (prefill_chunk_tokens)"
     else:
         suspect = "decode bandwidth: every token is slow, in this tier as in the reference"
-    return _row(2, symptom, "over a limit: " + ", ".join(_bad(rules, "inter-token")), evidence, suspect)
+    return _row(2, symptom, finding, evidence, suspect)
 
 
-def _throughput(run: TierRun) -> dict[str, Any]:
+def _throughput(run: TierRun, rules: Rules) -> dict[str, Any]:
     symptom, pressure = "throughput", _pressure(run)
     overall = (run.load or {}).get("overall") or {}
     rate = overall.get("output_tokens_per_s")
@@ -108,38 +168,41 @@ def _throughput(run: TierRun) -> dict[str, Any]:
     evidence = (
         f"{rate:.0f} output and {overall.get('prompt_tokens_per_s') or 0:.0f} prompt tokens a second over all stages"
     )
-    if pressure is None or run.samples is None:
+    _, failing = _finding(_of(rules, "errors"))
+    if pressure is None:
         return _row(3, symptom, "reported", evidence, "unknown: no samples of the running batch")
-    running = run.samples["requests_running"].drop_nulls()
-    evidence += (
-        f"; on average {float(running.mean() or 0):.1f} requests ran and {pressure[0]:.0%} of samples had a queue"  # type: ignore[arg-type]
-    )
-    if pressure[0] >= QUEUE_SHARE:
+    evidence += f"; {pressure}"
+    if pressure.waiting_share >= QUEUE_SHARE:
         suspect = "concurrency: the batch is full while requests wait (max_num_seqs, KV pool)"
         return _row(3, symptom, "bounded by the batch", evidence, suspect)
-    return _row(3, symptom, "bounded by the load offered", evidence, "none")
+    suspect = "failing requests: see the rule on errors" if failing else "none"
+    return _row(3, symptom, "bounded by the load offered", evidence, suspect)
 
 
-def _quality(run: TierRun, reference: TierRun, rules: list[dict[str, Any]]) -> dict[str, Any]:
+def _quality(run: TierRun, reference: TierRun, rules: Rules) -> dict[str, Any]:
     symptom = "quality"
-    mine = ((run.evaluation or {}).get("scenarios")) or {}
-    theirs = ((reference.evaluation or {}).get("scenarios")) or {}
-    if not mine or not theirs:
-        return _row(4, symptom, "not measured", run.missing("eval") or f"{reference.tier} was not evaluated", "unknown")
-    accuracy = (run.evaluation or {}).get("accuracy") or 0.0
-    if run.tier == reference.tier:
-        return _row(4, symptom, "this tier is the reference", f"accuracy {accuracy:.1%}", "none")
-    losses = {s: (mine[s]["accuracy"] - theirs[s]["accuracy"]) * 100 for s in mine.keys() & theirs.keys()}
-    worst = min(losses, key=lambda s: (losses[s], s))
-    before = (reference.evaluation or {})["accuracy"]
-    evidence = f"accuracy {accuracy:.1%} against {before:.1%}; worst scenario {worst} {losses[worst]:+.1f} points"
-    failing = [r["title"] for r in rules if r["group"] == "quality" and r["outcome"] == "fail"]
-    if not failing:
-        return _row(4, symptom, "no rule fails", evidence, "none")
+    if run.evaluation is None or reference.evaluation is None:
+        why = run.missing("eval") or reference.missing("eval") or "no evaluation"
+        return _row(4, symptom, "not measured", why, "unknown")
+    mine, theirs = run.evaluation["scenarios"], reference.evaluation["scenarios"]
+    losses = {
+        s: 100 * (mine[s]["accuracy"] - theirs[s]["accuracy"])
+        for s in mine
+        if s in theirs and isinstance(mine[s].get("accuracy"), int | float) and "accuracy" in theirs[s]
+    }
+    evidence = f"accuracy {run.evaluation['accuracy']:.1%}"
+    if run.tier != reference.tier:
+        evidence += f" against {reference.evaluation['accuracy']:.1%} of {reference.tier}"
+    if losses and run.tier != reference.tier:
+        worst = min(losses, key=lambda s: losses[s])
+        evidence += f"; worst scenario {worst} {losses[worst]:+.1f} points"
+    finding, fails = _finding(_of(rules, "quality") + _of(rules, "baseline", "accuracy"))
+    if not fails:
+        return _row(4, symptom, finding, evidence, "none")
     long = [v for s, v in losses.items() if mine[s].get("kind") == "long_context"]
     others = [v for s, v in losses.items() if mine[s].get("kind") != "long_context"]
-    if long and others and min(long) < sum(others) / len(others) - 10:
+    if long and others and min(long) < sum(others) / len(others) - LONG_LOSS:
         suspect = "context handling: the loss is in long documents"
     else:
-        suspect = f"the tier: {run.tier} loses across scenarios"
-    return _row(4, symptom, "over a limit: " + ", ".join(failing), evidence, suspect)
+        suspect = f"the tier: {run.tier} loses outside long documents too"
+    return _row(4, symptom, finding, evidence, suspect)

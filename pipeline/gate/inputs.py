@@ -1,13 +1,20 @@
-"""What the gate judges: the records of one tier, read once, with what is missing said instead of raised."""
+"""What the gate judges: the records of one tier, read once and checked; what is missing or broken is said, not raised.
+
+A file that does not hold what its stage writes is as good as absent. So a figure that is not a number, a time that
+runs backwards or a row that was left out cannot pass for a good result.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from engine.artifact import sha256_file
 from pipeline.provenance import Header
@@ -23,8 +30,66 @@ FILES = (
     "eval/items.jsonl",
     "load/load.json",
     "load/records.parquet",
+    "load/samples.parquet",
     "load/server.json",
 )
+
+
+class _Part(BaseModel):
+    """What the gate reads of a file; the rest of it is let be."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class _Ledger(_Part):
+    weights_bytes: int = Field(gt=0)
+    kv_pool_bytes: int = Field(gt=0)
+
+
+class _Plan(_Part):
+    ledger: _Ledger
+
+
+class _EvalsetName(_Part):
+    name: str
+    version: str
+
+
+class _Evaluation(_Part):
+    header: dict[str, Any]
+    evalset: _EvalsetName
+    n: int = Field(ge=1)
+    accuracy: float = Field(ge=0, le=1)
+    scenarios: dict[str, dict[str, Any]]
+    partial: bool
+
+
+class _Item(_Part):
+    id: str
+    scenario: str
+    kind: str
+    origin: str
+    source: str
+    correct: bool
+    score: float = Field(ge=0, le=1)
+    status: Literal["ok", "error"]
+    finish_reason: str | None
+    output_tokens: Annotated[int, Field(ge=0)] | None
+
+
+class _Stage(_Part):
+    requests: int = Field(ge=0)
+
+
+class _Load(_Part):
+    header: dict[str, Any]
+    profile: str
+    client: dict[str, Any]
+    stages: dict[str, _Stage]
+    overall: dict[str, Any]
+
+
+_ITEMS = TypeAdapter(list[_Item])
 
 
 @dataclass
@@ -46,9 +111,9 @@ class TierRun:
         if value is None:
             return None
         try:
-            return Header.model_validate(value.get("header"))
+            return Header.model_validate(value["header"])
         except ValidationError as e:
-            self.problems[f"{part} header"] = f"incomplete provenance: {e.errors()[0]['loc']}: {e.errors()[0]['msg']}"
+            self.problems[f"{part} header"] = f"incomplete provenance: {_first(e)}"
             return None
 
     def missing(self, *names: str) -> str | None:
@@ -63,34 +128,115 @@ def read_tier(tier: str, root: Path = RESULTS) -> TierRun:
 
     run, folder = TierRun(tier), root / tier
 
-    def attempt(name: str, read: Any) -> Any:
+    def attempt(name: str, read: Callable[[Path], Any], **names: Any) -> Any:
+        path = folder / name
         try:
-            return read(folder / name)
+            return read(path, **names)
         except FileNotFoundError:
-            run.problems[name] = f"{folder / name} is missing"
-        except (OSError, ValueError, pl.exceptions.PolarsError) as e:
-            run.problems[name] = f"{folder / name} cannot be read: {e}"
+            run.problems[name] = f"{path} is missing"
+        except ValidationError as e:
+            run.problems[name] = f"{path} is not what its stage writes: {_first(e)}"
+        except (OSError, ValueError, RecursionError, pl.exceptions.PolarsError) as e:
+            run.problems[name] = f"{path} cannot be read: {e}"
         return None
 
-    run.plan = attempt("plan.json", read_json)
-    run.evaluation = attempt("eval/eval.json", read_json)
-    run.items = attempt("eval/items.jsonl", _read_lines)
-    run.load = attempt("load/load.json", read_json)
+    run.plan = attempt("plan.json", _checked(_Plan))
+    run.evaluation = attempt("eval/eval.json", _checked(_Evaluation))
+    run.items = attempt("eval/items.jsonl", lambda path: _items(path, run.evaluation))
+    run.load = attempt("load/load.json", _checked(_Load))
     run.server = attempt("load/server.json", read_json)
-    run.records = attempt("load/records.parquet", pl.read_parquet)
+    run.records = attempt("load/records.parquet", lambda path: _records(path, run.load))
     run.samples = attempt("load/samples.parquet", pl.read_parquet)
     return run
 
 
+def _first(e: ValidationError) -> str:
+    x = e.errors()[0]
+    return f"{'.'.join(map(str, x['loc'])) or 'content'}: {x['msg']}"
+
+
 def read_json(path: Path) -> dict[str, Any]:
-    value = json.loads(path.read_text(encoding="utf-8"))
+    """
+    Raises:
+        ValueError: not a JSON object, or one with NaN or Infinity in it.
+    """
+    value = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
     if not isinstance(value, dict):
         raise ValueError(f"expected an object, found {type(value).__name__}")
     return value
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a figure; an absent one is null with a reason beside it")
+
+
+def _checked(model: type[_Part]) -> Callable[[Path], dict[str, Any]]:
+    def read(path: Path) -> dict[str, Any]:
+        value = read_json(path)
+        model.model_validate(value)
+        return value
+
+    return read
+
+
+def _items(path: Path, evaluation: dict[str, Any] | None) -> list[dict[str, Any]]:
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+        if line.strip():
+            try:
+                rows.append(json.loads(line, parse_constant=_no_number))
+            except ValueError as e:
+                raise ValueError(f"line {number}: {e}") from e
+    _ITEMS.validate_python(rows)
+    if twice := [k for k, n in Counter(r["id"] for r in rows).items() if n > 1]:
+        raise ValueError(f"item {twice[0]} stands in it twice")
+    if evaluation is not None and len(rows) != evaluation["n"]:
+        raise ValueError(f"it has {len(rows)} items, but eval.json counts {evaluation['n']}")
+    accuracy = sum(r["score"] for r in rows) / max(1, len(rows))
+    if evaluation is not None and not math.isclose(accuracy, evaluation["accuracy"], abs_tol=1e-6):
+        raise ValueError(f"its scores have the mean {accuracy:.4f}, but eval.json says {evaluation['accuracy']:.4f}")
+    return rows
+
+
+def _records(path: Path, load: dict[str, Any] | None) -> pl.DataFrame:
+    """
+    Raises:
+        ValueError: a column is missing or of another type, a time is not a number or runs backwards, or a stage has
+            other requests than load.json counts: a request that left the denominator would look like a fast one.
+    """
+    import polars as pl
+
+    from loadtests.records import SCHEMA, Status
+
+    rows = pl.read_parquet(path)
+    for name, dtype in SCHEMA.items():
+        if name not in rows.columns:
+            raise ValueError(f"it has no column {name!r}")
+        if rows.schema[name] != dtype:
+            raise ValueError(f"column {name!r} is {rows.schema[name]}, expected {dtype}")
+    if rows["request_id"].is_duplicated().any() or rows["request_id"].has_nulls():
+        raise ValueError("a request_id is missing or stands in it twice")
+    if rows["due_s"].has_nulls() or rows["phase"].has_nulls():
+        raise ValueError("a request has no due time or no phase")
+    if odd := sorted(set(rows["status"].fill_null("null")) - set(get_args(Status))):
+        raise ValueError(f"status {odd[0]!r} is none of {', '.join(get_args(Status))}")
+    for name in (n for n, dtype in SCHEMA.items() if dtype == pl.Float64):
+        if rows.filter(pl.col(name).is_not_null() & ~pl.col(name).is_finite()).height:
+            raise ValueError(f"a {name} is not a number")
+    times = rows.filter(pl.col("token_times_s").list.len() > 0).select("request_id", "due_s", "token_times_s")
+    gaps = pl.col("token_times_s").list.diff(null_behavior="drop")
+    bad = times.filter(
+        pl.col("token_times_s").list.eval(pl.element().is_null() | ~pl.element().is_finite()).list.any()
+        | (gaps.list.min() < 0)
+        | (pl.col("token_times_s").list.first() < pl.col("due_s"))
+    )
+    if bad.height:
+        raise ValueError(f"the token times of request {bad['request_id'][0]} are not times that follow its due time")
+    for stage, figures in (load or {}).get("stages", {}).items():
+        found = rows.filter((pl.col("stage") == stage) & (pl.col("phase") == "measured")).height
+        if found != figures["requests"]:
+            raise ValueError(f"it has {found} measured requests in {stage}, but load.json counts {figures['requests']}")
+    return rows
 
 
 def input_digests(tiers: list[str], root: Path = RESULTS, evalset: Path = EVALSET) -> dict[str, str | None]:

@@ -6,9 +6,10 @@ from datetime import date
 from typing import Any
 
 from pipeline.gate.context import Context
-from pipeline.gate.policy import Policy, Waiver
+from pipeline.gate.policy import Policy
 from pipeline.gate.result import RuleResult
 from pipeline.gate.rules import JUDGES
+from pipeline.gate.statistics import holm
 
 WORDS = {"ship": "may ship", "hold": "is held", "undecided": "is undecided"}
 
@@ -19,11 +20,8 @@ def judge_tier(context: Context, today: date) -> dict[str, Any]:
     Any blocking failure holds; else any blocking doubt leaves it undecided; else it may ship. A valid waiver lets a
     rule's results through; an expired one is said in the result and counts for nothing.
     """
-    results: list[RuleResult] = []
-    for rule in context.policy.rules:
-        judged = JUDGES[rule.kind](rule, context)
-        waiver = next((w for w in context.policy.waivers if w.rule == rule.id and w.tier == context.run.tier), None)
-        results += [_waived(r, waiver, today) if waiver else r for r in judged]
+    results = [r for rule in context.policy.rules for r in JUDGES[rule.kind](rule, context)]
+    results = [_waived(r, context, today) for r in _corrected(results, context.policy.confidence)]
     counted = [r for r in results if r.severity == "blocking" and not _lets_through(r)]
     failing = [r for r in counted if r.outcome == "fail"]
     doubtful = [r for r in counted if r.outcome == "undecided"]
@@ -41,16 +39,35 @@ def judge_tier(context: Context, today: date) -> dict[str, Any]:
     }
 
 
-def _waived(r: RuleResult, waiver: Waiver, today: date) -> RuleResult:
-    if r.outcome not in {"fail", "undecided"}:
+def _corrected(results: list[RuleResult], confidence: float) -> list[RuleResult]:
+    """Holm's correction of the holds: of many blocking tests one fails by chance sooner or later. A fail that does
+    not stand among all that were looked at is undecided. (Ship needs every rule to pass, so it needs no correction.)
+    """
+    tests = {r.id: r for r in results if r.severity == "blocking" and r.p_value is not None}
+    alphas = {k: 1 - (r.confidence or confidence) for k, r in tests.items()}
+    stand = holm({k: r.p_value or 0.0 for k, r in tests.items()}, alphas)
+    out = []
+    for r in results:
+        if r.outcome == "fail" and r.id in tests and r.id not in stand:
+            detail = (
+                f"{r.detail}; by itself it fails, but of {len(tests)} tests looked at one may by chance "
+                f"(p = {r.p_value:.2g}, Holm)"
+            )
+            would = "a longer run, or another one: a true fault shows again"
+            r = r.model_copy(update={"outcome": "undecided", "detail": detail, "would_decide": would})
+        out.append(r)
+    return out
+
+
+def _waived(r: RuleResult, context: Context, today: date) -> RuleResult:
+    """With the waiver that covers it, if any: of several the one that lasts longest. An expired one is only said."""
+    covering = [w for w in context.policy.waivers if w.covers(r.id, context.run.tier)]
+    if not covering or r.outcome not in {"fail", "undecided"}:
         return r
+    waiver = max(covering, key=lambda w: w.expires)
     expired = waiver.expires < today
-    note = {**waiver.model_dump(mode="json"), "expired": expired}
-    if not expired:
-        return r.model_copy(update={"waiver": note})
-    return r.model_copy(
-        update={"waiver": note, "outcome": "fail", "detail": f"{r.detail}; its waiver expired on {waiver.expires}"}
-    )
+    detail = f"{r.detail}; its waiver expired on {waiver.expires}" if expired else r.detail
+    return r.model_copy(update={"waiver": {**waiver.model_dump(mode="json"), "expired": expired}, "detail": detail})
 
 
 def _lets_through(r: RuleResult) -> bool:

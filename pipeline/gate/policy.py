@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.errors import SeatrialError
+from pipeline.provenance import digest_of
 
 Severity = Literal["blocking", "advisory"]
 
@@ -28,7 +29,8 @@ class LatencyLimit(_Rule):
     kind: Literal["latency_limit"]
     metric: Literal["ttft", "itl"]
     quantile: float = Field(gt=0, lt=1)
-    limits_ms: dict[str, float] = Field(min_length=1, description="stage: limit")
+    limits_ms: dict[str, Annotated[float, Field(gt=0)]] = Field(min_length=1, description="stage: limit")
+    headroom: Literal[1, 2, 4] = Field(1, description="judge a short run at down to limit/headroom (judge_tail)")
 
 
 class ErrorRate(_Rule):
@@ -38,11 +40,33 @@ class ErrorRate(_Rule):
     limit: float = Field(gt=0, lt=1)
 
 
-class QualityDelta(_Rule):
+class Truncation(_Rule):
+    """A limit on the share of answers under load that claim to have reached their length and have not."""
+
+    kind: Literal["truncation"]
+    limit: float = Field(gt=0, lt=1)
+
+
+class _Margin(_Rule):
+    """A margin on paired items holds for the set that it was chosen for: another version or fewer items leave it
+    undecided.
+    """
+
+    margin_points: float = Field(gt=0, lt=100)
+    evalset: str | None = Field(None, description="NAME-vVERSION that the margin was chosen for; null: any")
+    min_items: int = Field(1, ge=1, description="pairs below which the margin is not applied")
+
+
+class QualityDelta(_Margin):
     """Accuracy against the reference tier, paired by item: not worse by more than the margin."""
 
     kind: Literal["quality_delta"]
-    margin_points: float = Field(gt=0, lt=100)
+
+
+class CutOff(_Margin):
+    """Share of generated answers cut off at their limit, against the reference tier, paired by item."""
+
+    kind: Literal["cut_off"]
 
 
 class Pinned(_Rule):
@@ -84,11 +108,10 @@ class LedgerMatch(_Rule):
     within_percent: float = Field(gt=0, lt=100)
 
 
-class QualityBaseline(_Rule):
+class QualityBaseline(_Margin):
     """Accuracy against the release in service, paired by item, on the same evalset version."""
 
     kind: Literal["quality_baseline"]
-    margin_points: float = Field(gt=0, lt=100)
 
 
 class LatencyBaseline(_Rule):
@@ -101,14 +124,16 @@ class LatencyBaseline(_Rule):
 
 
 Rule = (
-    LatencyLimit | ErrorRate | QualityDelta | Pinned | AnswerLength | EvalsetHealth | Provenance | ClientHealth
-    | LedgerMatch | QualityBaseline | LatencyBaseline
+    LatencyLimit | ErrorRate | Truncation | QualityDelta | Pinned | AnswerLength | CutOff | EvalsetHealth | Provenance
+    | ClientHealth | LedgerMatch | QualityBaseline | LatencyBaseline
 )  # fmt: skip
 KINDS = tuple(r.model_fields["kind"].annotation.__args__[0] for r in Rule.__args__)
 
 
 class Waiver(_Strict):
-    """Lets a failing or undecided rule of a tier through, until it expires. Shown wherever the verdict is."""
+    """Lets a failing or undecided rule of a tier through, to the end of the day (UTC) on which it expires. Shown
+    wherever the verdict is. ``rule``: an id, or ``ID/STAGE`` for one stage of it.
+    """
 
     rule: str
     tier: str
@@ -116,12 +141,20 @@ class Waiver(_Strict):
     owner: str = Field(min_length=1)
     expires: date
 
+    def covers(self, result_id: str, tier: str) -> bool:
+        return tier == self.tier and (result_id == self.rule or result_id.partition("/")[0] == self.rule)
+
 
 class Policy(_Strict):
     name: str
     confidence: float = Field(gt=0.5, lt=1)
     rules: list[Annotated[Rule, Field(discriminator="kind")]] = Field(min_length=1)
     waivers: list[Waiver] = []
+
+    @property
+    def digest(self) -> str:
+        """Of the rules and the waivers: a verdict under other limits is another verdict."""
+        return digest_of(self.model_dump(mode="json"))
 
 
 class _GateSection(_Strict):
@@ -131,7 +164,7 @@ class _GateSection(_Strict):
 
 
 def read_policy(gate: dict[str, Any], tiers: list[str]) -> Policy:
-    """The policy that ``gate.policy`` names.
+    """The policy that ``gate.policy`` names. The others are checked too: a mistake shows before it is needed.
 
     Raises:
         SeatrialError: an unknown policy, rule kind, parameter, or a waiver of something that does not exist.
@@ -144,34 +177,64 @@ def read_policy(gate: dict[str, Any], tiers: list[str]) -> Policy:
         raise SeatrialError(
             f"params.yaml: gate.policy is {section.policy!r}; gate.policies has {', '.join(section.policies)}"
         )
-    raw = section.policies[section.policy]
-    where = f"gate.policies.{section.policy}"
-    for number, rule in enumerate(raw.get("rules") or []):
-        kind = rule.get("kind") if isinstance(rule, dict) else None
-        if kind not in KINDS:
-            name = rule.get("id", f"number {number + 1}") if isinstance(rule, dict) else f"number {number + 1}"
+    policies = {name: _policy(name, raw) for name, raw in section.policies.items()}
+    for waiver in section.waivers:
+        _check_waiver(waiver, policies, tiers)
+    return policies[section.policy].model_copy(update={"waivers": section.waivers})
+
+
+def _policy(name: str, raw: dict[str, Any]) -> Policy:
+    where = f"gate.policies.{name}"
+    if unknown := sorted(set(raw) - {"confidence", "rules"}):
+        raise SeatrialError(f"params.yaml: {where}.{unknown[0]}: unknown; a policy has confidence and rules")
+    rules = raw.get("rules")
+    for number, rule in enumerate(rules if isinstance(rules, list) else []):
+        called = f"number {number + 1}"
+        if not isinstance(rule, dict):
             raise SeatrialError(
-                f"params.yaml: {where}.rules: rule {name!r} has the unknown kind {kind!r}; known: {', '.join(KINDS)}"
+                f"params.yaml: {where}.rules: rule {called} is {rule!r}, expected a mapping with a kind"
+            )
+        if (kind := rule.get("kind")) not in KINDS:
+            raise SeatrialError(
+                f"params.yaml: {where}.rules: rule {rule.get('id', called)!r} has the unknown kind {kind!r}; known: "
+                f"{', '.join(KINDS)}"
             )
     try:
-        policy = Policy.model_validate({"name": section.policy, **raw, "waivers": section.waivers})
+        policy = Policy.model_validate({"name": name, **raw})
     except ValidationError as e:
-        raise SeatrialError(_message(e, where)) from e
+        raise SeatrialError(_message(e, where, rules)) from e
     ids = [r.id for r in policy.rules]
     if twice := sorted({i for i in ids if ids.count(i) > 1}):
         raise SeatrialError(f"params.yaml: {where}.rules: the id {twice[0]!r} is used twice; ids must be unique")
-    for waiver in policy.waivers:
-        if waiver.rule not in ids:
-            raise SeatrialError(
-                f"params.yaml: gate.waivers: no rule {waiver.rule!r} in policy {policy.name}; it has {', '.join(ids)}"
-            )
-        if waiver.tier not in tiers:
-            raise SeatrialError(f"params.yaml: gate.waivers: no tier {waiver.tier!r}; tiers are {', '.join(tiers)}")
     return policy
 
 
-def _message(e: ValidationError, where: str) -> str:
-    lines = [
-        f"  {where}.{'.'.join(map(str, x['loc']))}: {x['msg']} (found {str(x['input'])[:60]!r})" for x in e.errors()
-    ]
+def _check_waiver(waiver: Waiver, policies: dict[str, Policy], tiers: list[str]) -> None:
+    """A waiver may be of a rule of any policy, so that it outlives a change of ``gate.policy``."""
+    rules = {r.id: r for p in policies.values() for r in p.rules}
+    rule, _, stage = waiver.rule.partition("/")
+    if rule not in rules:
+        raise SeatrialError(
+            f"params.yaml: gate.waivers: no rule {rule!r} in policies {', '.join(policies)}; they have "
+            f"{', '.join(rules)}"
+        )
+    stages = sorted(
+        {s for p in policies.values() for r in p.rules if r.id == rule for s in getattr(r, "limits_ms", {})}
+    )
+    if stage and stages and stage not in stages:
+        raise SeatrialError(
+            f"params.yaml: gate.waivers: rule {rule!r} has no stage {stage!r}; it has {', '.join(stages)}"
+        )
+    if waiver.tier not in tiers:
+        raise SeatrialError(f"params.yaml: gate.waivers: no tier {waiver.tier!r}; tiers are {', '.join(tiers)}")
+
+
+def _message(e: ValidationError, where: str, rules: Any = None) -> str:
+    """Every mistake with its place; a rule is named by its id, not by its number alone."""
+    lines = []
+    for x in e.errors():
+        place = [str(part) for part in x["loc"]]
+        if place[:1] == ["rules"] and isinstance(rules, list) and len(place) > 2:
+            place = [f"rules[{rules[int(place[1])].get('id', place[1])}]", *place[3:]]
+        lines.append(f"  {where}.{'.'.join(place)}: {x['msg']} (found {str(x['input'])[:60]!r})")
     return "params.yaml:\n" + "\n".join(lines)

@@ -12,7 +12,9 @@ Group = Literal["latency", "quality", "errors", "evalset", "provenance", "baseli
 
 
 class RuleResult(BaseModel):
-    """``interval`` holds the one-sided bounds at ``confidence``; ``would_decide`` says what would settle it."""
+    """``interval`` holds the one-sided bounds at ``confidence``; ``would_decide`` says what would settle it;
+    ``p_value``, where the rule is a test, that of "the limit is broken": a fail has one below ``1 - confidence``.
+    """
 
     model_config = ConfigDict(extra="forbid")
     id: str
@@ -31,6 +33,7 @@ class RuleResult(BaseModel):
     n_effective: float | None = None
     stage: str | None = None
     would_decide: str | None = None
+    p_value: float | None = None
     waiver: dict[str, Any] | None = None
 
     @field_validator("value", "n_effective")

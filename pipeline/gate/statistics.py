@@ -1,4 +1,4 @@
-"""Intervals and sample sizes behind the rules. Every bound is one-sided at the stated confidence.
+"""Shares, tails and effective sample sizes behind the rules. Every bound is one-sided at the stated confidence.
 
 A rule is a non-inferiority test: it passes if the bad end of its interval is inside the limit, fails if the good end
 is outside, and is undecided otherwise.
@@ -7,7 +7,7 @@ is outside, and is undecided otherwise.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,6 +43,25 @@ def judge_share(k: float, n: float, allowed: float, confidence: float) -> Outcom
     if high <= allowed:
         return "pass"
     return "fail" if low > allowed else "undecided"
+
+
+def share_p_value(k: float, n: float, allowed: float) -> float:
+    """Probability of ``k`` or more of ``n`` where the true share is ``allowed``: below ``1 - confidence`` just where
+    :func:`judge_share` fails.
+    """
+    return 1.0 if k <= 0 or n <= 0 else float(stats.beta.cdf(allowed, k, n - k + 1))
+
+
+def holm(p_values: Mapping[str, float], alphas: Mapping[str, float]) -> set[str]:
+    """Which of several tests reject when all were looked at (Holm 1979): the smallest p against alpha/m, the next
+    against alpha/(m-1), up to the first that does not.
+    """
+    rejected: set[str] = set()
+    for rank, name in enumerate(sorted(p_values, key=lambda k: p_values[k])):
+        if p_values[name] * (len(p_values) - rank) > alphas[name]:
+            break
+        rejected.add(name)
+    return rejected
 
 
 def needed_for_pass(k: float, n: float, allowed: float, confidence: float, most: int = 1_000_000) -> int | None:
@@ -118,89 +137,107 @@ def cluster_design_effect(samples: Sequence[float], clusters: Sequence[Hashable]
     return worst
 
 
-def quantile_interval(samples: Sequence[float], q: float, confidence: float) -> tuple[float, float] | None:
-    """Distribution-free interval of a quantile from order statistics (Hahn and Meeker 1991, section 5.2), one-sided
-    at each end; None where the sample is too small to have an upper end. Infinite samples (failures) are allowed.
-    """
-    ordered = sorted(samples)
-    n = len(ordered)
-    if n == 0:
-        return None
-    low = int(stats.binom.ppf(1 - confidence, n, q))
-    high = int(stats.binom.ppf(confidence, n, q)) + 1
-    if high > n:
-        return None
-    return ordered[max(low, 1) - 1], ordered[high - 1]
-
-
 @dataclass(frozen=True)
-class Paired:
-    """A paired difference of means, candidate minus reference."""
+class Tail:
+    """A limit on a quantile, judged. ``low``, ``high``: bounds on the share over ``level``, which is the limit itself
+    or a part of it (``limit / factor``); ``interval``: the limits between which the answer would be undecided.
+    """
 
-    delta: float
+    outcome: Outcome
+    factor: int
+    level: float
+    over: int
+    n: int
+    n_effective: float
     low: float
     high: float
-    n: int
-    clusters: int
-    lost: int
-    gained: int
-    mcnemar_p: float
+    interval: tuple[float, float]
+    p_value: float
+    times_needed: float | None  # so many times this sample would pass if the shares stayed; None: none would
 
 
-def paired_delta(
-    candidate: Sequence[float],
-    reference: Sequence[float],
-    strata: Sequence[str],
-    clusters: Sequence[str],
+FACTORS = (1, 2, 4)
+
+
+def judge_tail(
+    samples: Sequence[float],
+    limit: float,
+    q: float,
     confidence: float,
-) -> Paired:
-    """Mean of ``candidate - reference`` with one-sided bounds at ``confidence``.
+    effective: Callable[[float], float],
+    headroom: int = 1,
+) -> Tail:
+    """Whether the quantile ``q`` is at most ``limit``. Infinite samples are failures; ``effective(level)`` says how
+    many independent samples these are worth at a level.
 
-    The variance is that of a stratified cluster total (Cochran 1977, section 9A.2; Miller 2024, "Adding Error Bars to
-    Evals", for its use on paired items): within each stratum the cluster sums vary about their mean. Where nearly
-    nothing differs that variance is no evidence of equality: the half-width is never below the share of lost items
-    that could hide behind none seen in as many clusters, ``1 - (1 - confidence)^(1/clusters)`` scaled to the items
-    of a mean cluster, or a single item.
+    A sample too small to pass even with none over the limit (59 effective ones at a P95 and 95 %) may be judged
+    further down, where ``headroom`` allows it: at limit/2 with twice the share allowed, then at limit/4 with four
+    times the share. That rests on one assumption on the tail, that the share over a level falls at least in
+    proportion as the level rises, P(X > h u) <= P(X > u) / h: true of exponential and log-normal tails and of Pareto
+    tails with a finite mean. It is wrong where the slow requests are a kind of their own, at and beyond the limit:
+    those a short run may miss. The factor follows from the effective size alone, not from what lies over which
+    level. So a short run that is far below its limit passes, and one that is near it stays undecided. A fail is
+    always at the limit itself.
 
     Raises:
-        ValueError: no items, or sequences of different length.
+        ValueError: no samples, or one that is not a number.
     """
-    if not candidate or len({len(candidate), len(reference), len(strata), len(clusters)}) != 1:
-        raise ValueError(
-            f"lengths {len(candidate)}, {len(reference)}, {len(strata)}, {len(clusters)}: equal and not 0 expected"
-        )
-    d = np.asarray(candidate, dtype=np.float64) - np.asarray(reference, dtype=np.float64)
-    n = len(d)
-    sums: dict[str, dict[str, float]] = {}
-    for value, stratum, cluster in zip(d.tolist(), strata, clusters, strict=True):
-        sums.setdefault(stratum, {}).setdefault(cluster, 0.0)
-        sums[stratum][cluster] += value
-    variance, freedom, m = 0.0, 0, 0
-    alone: list[float] = []
-    for by_cluster in sums.values():
-        totals = np.asarray(list(by_cluster.values()))
-        m += len(totals)
-        if len(totals) == 1:
-            alone.append(float(totals[0]))
-            continue
-        variance += len(totals) / (len(totals) - 1) * float(((totals - totals.mean()) ** 2).sum())
-        freedom += len(totals) - 1
-    if alone:  # strata of one cluster: about their common mean, as if one stratum
-        centre = float(np.mean(alone))
-        variance += len(alone) / max(1, len(alone) - 1) * sum((a - centre) ** 2 for a in alone)
-        freedom += max(0, len(alone) - 1)
-    delta = float(d.mean())
-    half = float(stats.t.ppf(confidence, max(1, freedom))) * math.sqrt(variance) / n
-    floor = max(1 - (1 - confidence) ** (1 / m), 1 / n)
-    half = max(half, floor)
-    lost, gained = int((d < 0).sum()), int((d > 0).sum())
-    p = float(stats.binomtest(lost, lost + gained, 0.5).pvalue) if lost + gained else 1.0
-    return Paired(delta, delta - half, delta + half, n, m, lost, gained, p)
+    values = np.asarray(samples, dtype=np.float64)
+    if not len(values) or np.isnan(values).any():
+        raise ValueError(f"{len(values)} samples, of which {int(np.isnan(values).sum())} are not a number")
+    n, allowed = len(values), 1 - q
+    at_limit = effective(limit)
+    over_limit = int((values > limit).sum())
+    p_value = share_p_value(over_limit * at_limit / n, at_limit, allowed)
+    factor, level, size = 1, limit, at_limit
+    for h in (f for f in FACTORS if f <= headroom and f * allowed < 0.5):
+        factor, level, size = h, limit / h, effective(limit / h)
+        if judge_share(0, size, h * allowed, confidence) == "pass":
+            break
+    over = int((values > level).sum())
+    k = over * size / n
+    outcome: Outcome = "pass" if judge_share(k, size, factor * allowed, confidence) == "pass" else "undecided"
+    if p_value < 1 - confidence:
+        outcome = "fail"
+    if outcome == "fail":
+        factor, level, over, size, k = 1, limit, over_limit, at_limit, over_limit * at_limit / n
+    low, high = share_interval(k, size, confidence)
+    ordered = np.sort(values)
+    ends = (
+        _lower_limit(ordered, at_limit, allowed, confidence),
+        factor * _upper_limit(ordered, size, factor * allowed, confidence),
+    )
+    times = needed_for_pass(k, size, factor * allowed, confidence)
+    return Tail(
+        outcome, factor, level, over, n, size, low, high, ends, p_value, None if times is None else times / size
+    )  # fmt: skip
 
 
-def detectable_delta(n: int, disagreement: float, confidence: float, power: float = 0.8) -> float:
-    """Smallest true loss that ``n`` pairs tell from none, at this share of differing pairs (Connor 1987, normal
-    approximation): (z_confidence + z_power) sqrt(disagreement / n).
+def _upper_limit(ordered: Floats, effective: float, allowed: float, confidence: float) -> float:
+    """Smallest limit that would pass: the sample above which only as many lie as may. +inf: none would.
+
+    With ``effective == n`` both ends are those of the distribution-free interval from order statistics (Hahn and
+    Meeker 1991, section 5.2).
     """
-    z = float(stats.norm.ppf(confidence) + stats.norm.ppf(power))
-    return z * math.sqrt(disagreement / n)
+    n = len(ordered)
+    most = _first(n, lambda k: judge_share(k * effective / n, effective, allowed, confidence) != "pass") - 1
+    return float(ordered[n - 1 - most]) if most >= 0 else math.inf
+
+
+def _lower_limit(ordered: Floats, effective: float, allowed: float, confidence: float) -> float:
+    """Largest sample below which every limit would fail. -inf: none would."""
+    n = len(ordered)
+    least = _first(n, lambda k: judge_share(k * effective / n, effective, allowed, confidence) == "fail")
+    return float(ordered[n - least]) if least <= n else -math.inf
+
+
+def _first(n: int, holds: Callable[[int], bool]) -> int:
+    """Smallest of 0..n for which ``holds``, which once true stays true; n + 1 if it never is."""
+    low, high = 0, n + 1
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low

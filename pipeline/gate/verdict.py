@@ -7,39 +7,68 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from engine.artifact import sha256_file
+from pipeline.errors import SeatrialError
 from pipeline.gate.inputs import input_digests
+from pipeline.params import Params, load_params
+from pipeline.provenance import digest_of
+from pipeline.release.record import RELEASES
 
 VERDICT = Path("reports/verdict.json")
 EXIT_CODES = {"ship": 0, "hold": 1, "undecided": 2}
 SYMBOLS = {"pass": "+", "fail": "x", "undecided": "?", "not_applicable": "."}
 
 
+def what_was_asked(params: Params) -> str:
+    """Digest of what a verdict rests on besides measurements: policies, waivers, roles, tiers and releases."""
+    releases = {p.name: sha256_file(p) for p in sorted(RELEASES.glob("*.json"))}
+    asked = {"gate": params.gate, "release": params.release.model_dump(), "tiers": params.tiers, "releases": releases}
+    return digest_of(json.loads(json.dumps(asked, default=str)))
+
+
 def verdict_exit_code(path: Path = VERDICT) -> tuple[int, str]:
-    """(exit code, text). A verdict that is missing, unreadable or older than the results it rests on is undecided.
+    """(exit code, text). Run from the project's root. A verdict that is missing, unreadable or older than the results,
+    the policy or the releases it rests on is undecided.
 
     Waivers are checked against today's date again: one that has expired since takes a "ship" back.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-        code = EXIT_CODES[value["verdict"]]
-        changed = [
-            name for name, digest in input_digests(list(value["tiers"])).items() if value["inputs"][name] != digest
-        ]
+        text, code = _text(value), EXIT_CODES[value["verdict"]]
+        judged = value["tiers"][value["candidate"]]
+        if judged["verdict"] != value["verdict"]:
+            raise ValueError(f"it says {value['verdict']}, but its candidate {judged['verdict']}")
+        found, then = input_digests(list(value["tiers"])), value["inputs"]
+        changed = [name for name in found | then if then.get(name) != found.get(name)]
+        asked = value["asked"]
+        lapsed = [r for r in judged["rules"] if r["severity"] == "blocking" and _lapsed(r)] if code == 0 else []
     except FileNotFoundError:
         return 2, f"UNDECIDED: there is no {path}; run `make trial` first"
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        return (
-            2,
-            f"UNDECIDED: {path} is not a verdict that this version reads ({type(e).__name__}: {e}); run the gate again",
-        )
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as e:
+        why = f"{type(e).__name__}: {e}"
+        return 2, f"UNDECIDED: {path} is not a verdict that this version reads ({why}); run `make trial` again"
     if changed:
         return 2, f"UNDECIDED: {path} is stale: {changed[0]} has changed since; run `make trial` again"
-    text = _text(value)
-    today = datetime.now(UTC).date().isoformat()
-    if lapsed := [w for w in value["waivers"] if not w["expired"] and w["expires"] < today and code == 0]:
-        w = lapsed[0]
-        return 1, f"HOLD: the waiver of {w['rule']} for {w['tier']} by {w['owner']} expired on {w['expires']}\n\n{text}"
+    try:
+        now = what_was_asked(load_params())
+    except (SeatrialError, OSError) as e:
+        return 2, f"UNDECIDED: {path} cannot be held against today's params.yaml: {e}"
+    if now != asked:
+        why = "gate, release or tiers of params.yaml, or releases/, have changed since"
+        return 2, f"UNDECIDED: {path} is stale: {why}; run `make trial` again"
+    if lapsed:
+        worst = next((r for r in lapsed if r["outcome"] == "fail"), lapsed[0])
+        word, w = ("HOLD", worst["waiver"]) if worst["outcome"] == "fail" else ("UNDECIDED", worst["waiver"])
+        said = f"the waiver of {w['rule']} for {w['tier']} by {w['owner']} expired on {w['expires']}"
+        return EXIT_CODES[word.lower()], f"{word}: {said}\n\n{text}"
     return code, text
+
+
+def _lapsed(rule: dict[str, Any]) -> bool:
+    """Whether this rule got through by a waiver that has expired since."""
+    waiver = rule["waiver"]
+    today = datetime.now(UTC).date().isoformat()
+    return bool(waiver) and not waiver["expired"] and waiver["expires"] < today
 
 
 def _text(value: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Release records: ``releases/NAME.json``, written by :func:`promote`, read as the baseline of later gates.
 
-A record is small: the provenance of the released tier, its latency figures by stage, and its score on every item.
+A record is small: the provenance of the released tier, its latency figures by stage, its score on every item, and
+under which policy and waivers it went out.
 The current release is the one that was promoted last; a baseline does not move with a merge.
 """
 
@@ -18,16 +19,20 @@ from pipeline.files import write_json
 from pipeline.provenance import Header, utc_now
 
 RELEASES = Path("releases")
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 
 
 class Release(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     schema_version: Literal[1] = 1
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = Field(pattern=f"^{NAME}$")
     tier: str
     owner: str = Field(min_length=1)
     promoted_at: str
     policy: str
+    policy_digest: str
+    waivers: list[dict[str, Any]] = Field(description="that were valid when it was promoted")
+    attempts: int = Field(ge=1, description="measurements of this build that were judged until it went out")
     verdict_as_of: str
     evaluation: Header
     load: Header
@@ -51,39 +56,47 @@ def current_release(folder: Path = RELEASES) -> Release | None:
 
 
 def promote(name: str, owner: str, *, verdict: Path, results: Path, folder: Path = RELEASES) -> Path:
-    """Writes the record of the candidate that ``verdict`` says may ship.
+    """Writes the record of the candidate that ``verdict`` says may ship. Run from the project's root.
 
     Raises:
-        SeatrialError: the verdict is not "ship" (waived rules count as passed there), the name is taken or unfit.
+        SeatrialError: the verdict is not "ship", or is stale, or rests on a waiver that has expired; the name is
+            taken or unfit; the results do not hold what a record needs.
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+    from pipeline.gate.inputs import read_tier
+    from pipeline.gate.verdict import verdict_exit_code
+
+    if not re.fullmatch(NAME, name):
         raise SeatrialError(f"{name!r} cannot name a release: letters, digits, '.', '_' and '-' are allowed")
-    if not verdict.is_file():
-        raise SeatrialError(f"{verdict} not found; run `make trial` first")
-    said = json.loads(verdict.read_text(encoding="utf-8"))
-    if said["verdict"] != "ship":
-        raise SeatrialError(
-            f"the verdict on {said['candidate']} is {said['verdict']}, not ship: {said['reason']} "
-            "A release needs a verdict of ship, or waivers in params.yaml with a reason, an owner and an expiry date"
-        )
-    path, tier = folder / f"{name}.json", said["candidate"]
+    if not owner.strip():
+        raise SeatrialError("a release needs an owner: the person or team that answers for it")
+    path = folder / f"{name}.json"
     if path.exists():
         raise SeatrialError(f"{path} exists already; a release is not rewritten, choose another name")
-    load = json.loads((results / tier / "load" / "load.json").read_text(encoding="utf-8"))
-    evaluation = json.loads((results / tier / "eval" / "eval.json").read_text(encoding="utf-8"))
-    lines = (results / tier / "eval" / "items.jsonl").read_text(encoding="utf-8").split("\n")
-    items = [json.loads(line) for line in lines if line.strip()]
+    code, text = verdict_exit_code(verdict)
+    if code:
+        raise SeatrialError(
+            f"only a verdict of ship can be promoted. {text.splitlines()[0]} A rule that must not stop this release "
+            "needs a waiver in params.yaml (gate.waivers), with a reason, an owner and an expiry date"
+        )
+    said = json.loads(verdict.read_text(encoding="utf-8"))
+    run = read_tier(said["candidate"], results)
+    evaluated, loaded = run.header("evaluation"), run.header("load")
+    if evaluated is None or loaded is None or run.items is None or run.load is None:
+        raise SeatrialError(f"{run.tier} cannot be recorded: {run.missing('eval', 'load') or 'results are missing'}")
     release = Release(
         name=name,
-        tier=tier,
+        tier=run.tier,
         owner=owner,
         promoted_at=utc_now(),
         policy=said["policy"],
+        policy_digest=said["policy_digest"],
+        waivers=[w for w in said["waivers"] if not w["expired"] and w["tier"] == run.tier],
+        attempts=max(1, len(said["attempts"])),
         verdict_as_of=said["as_of"],
-        evaluation=Header.model_validate(evaluation["header"]),
-        load=Header.model_validate(load["header"]),
-        latency=load["stages"],
-        scores={i["id"]: float(i["score"]) for i in items},
+        evaluation=evaluated,
+        load=loaded,
+        latency=run.load["stages"],
+        scores={i["id"]: float(i["score"]) for i in run.items},
     )
-    write_json(path, release.model_dump())
+    write_json(path, release.model_dump(mode="json"))
     return path

@@ -14,9 +14,11 @@ Judge = Callable[[Any, Context], list[RuleResult]]
 JUDGES: dict[str, Judge] = {
     "latency_limit": latency.latency_limit,
     "error_rate": latency.error_rate,
+    "truncation": latency.truncation,
     "quality_delta": quality.quality_delta,
     "pinned": quality.pinned,
     "answer_length": quality.answer_length,
+    "cut_off": quality.cut_off,
     "evalset_health": health.evalset_health,
     "provenance": health.provenance,
     "client_health": health.client_health,

@@ -6,6 +6,7 @@ from pipeline.gate.context import Context, result
 from pipeline.gate.policy import LatencyBaseline, QualityBaseline
 from pipeline.gate.result import RuleResult
 from pipeline.gate.rules.quality import delta_result
+from pipeline.provenance import differing
 
 NONE_YET = "no baseline yet: nothing has been released"
 
@@ -27,11 +28,17 @@ def quality_baseline(rule: QualityBaseline, context: Context) -> list[RuleResult
         would = f"an evaluation of {base.name} on {header.workload.name}"
         values = {"unit": "points", "limit": -rule.margin_points, "would_decide": would}
         return [result(rule, "baseline", title, "undecided", detail, **values)]
-    pairs = [(row, base.scores[row["id"]]) for row in run.items if row["id"] in base.scores]
-    if len(pairs) != len(run.items) or not pairs:
-        detail = f"{base.name} has scores for {len(pairs)} of {len(run.items)} items"
+    if base.scores.keys() != {row["id"] for row in run.items}:
+        both = sum(row["id"] in base.scores for row in run.items)
+        detail = f"{base.name} has scores for {both} of {len(run.items)} items"
         return [result(rule, "baseline", title, "undecided", detail, unit="points", limit=-rule.margin_points)]
-    return [delta_result(rule, context, pairs, base.name, "baseline")]
+    scores = [(float(row["score"]), base.scores[row["id"]]) for row in run.items]
+    judged = delta_result(rule, context, run.items, scores, f"accuracy against {base.name}", "baseline")
+    changed = differing(header, base.evaluation)
+    if len(changed) > 1:
+        more = f"confounded: {', '.join(changed)} differ from {base.name} at once, so a difference cannot be attributed"
+        judged = judged.model_copy(update={"detail": f"{judged.detail}; {more}"})
+    return [judged]
 
 
 def latency_baseline(rule: LatencyBaseline, context: Context) -> list[RuleResult]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pipeline.gate.context import Context, result
+from pipeline.gate.inputs import EVALSET
 from pipeline.gate.policy import ClientHealth, EvalsetHealth, LedgerMatch, Provenance
 from pipeline.gate.result import Outcome, RuleResult
 from pipeline.provenance import differing
@@ -23,7 +24,13 @@ def evalset_health(rule: EvalsetHealth, context: Context) -> list[RuleResult]:
         return [result(rule, "evalset", title, "fail", detail, unit="checks")]
     if not checks:
         return [result(rule, "evalset", title, "undecided", "the report lists no check", unit="checks", n=0)]
+    if any(not isinstance(c, dict) or "name" not in c for c in checks):
+        detail = f"{EVALSET} lists a check without a name: it is not what the stage check_evalsets writes"
+        return [result(rule, "evalset", title, "undecided", detail, unit="checks")]
     bad = [c for c in checks if not c.get("success") and c.get("blocking", True)]
+    if not bad and report.get("success") is not True:
+        detail = f"{EVALSET} says that the set is not healthy, but names no blocking check that fails"
+        return [result(rule, "evalset", title, "fail", detail, unit="checks", n=len(checks))]
     noted = [c for c in checks if not c.get("success") and not c.get("blocking", True)]
     detail = f"{len(checks) - len(bad) - len(noted)} of {len(checks)} checks hold"
     if bad or noted:
@@ -64,10 +71,13 @@ def provenance(rule: Provenance, context: Context) -> list[RuleResult]:
             "the whole set: evaluation.items: null",
         )
     if not context.is_reference:
-        reference = context.reference.header("evaluation")
-        if reference is None:
+        reference, under = context.reference.header("evaluation"), context.reference.header("load")
+        if reference is None or under is None:
             return said("undecided", f"{context.reference.tier} has no provenance to compare with")
-        changed = differing(evaluated, reference)
+        names = {"workload": "evalset"}
+        changed = [names.get(k, k) for k in differing(evaluated, reference)]
+        if loaded.workload.digest != under.workload.digest:
+            changed.append("load workload")
         if len(changed) > 1:
             return said(
                 "undecided",
@@ -75,9 +85,11 @@ def provenance(rule: Provenance, context: Context) -> list[RuleResult]:
                 "cannot be attributed",
                 "one change at a time",
             )
-    where = evaluated.machine.machine_class
+    where = f"{evaluated.machine.machine_class} at {evaluated.measured_at} (quality)"
     if loaded.machine != evaluated.machine:
-        where += f" (quality) and {loaded.machine.machine_class} (latency)"
+        where += f" and {loaded.machine.machine_class} at {loaded.measured_at} (latency)"
+    else:
+        where += f" and {loaded.measured_at} (latency)"
     return said(
         "pass",
         f"model {evaluated.model.name}, engine {evaluated.engine.name}, quantisation {evaluated.quantisation.name}, "

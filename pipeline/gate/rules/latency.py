@@ -1,4 +1,4 @@
-"""Absolute limits on the tail of TTFT and ITL, and on the share of requests that failed."""
+"""Absolute limits on the tail of TTFT and ITL, on the share of requests that failed, and of answers cut short."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import polars as pl
 
 from loadtests.quantiles import min_samples, nearest_rank
 from pipeline.gate.context import Context, result
-from pipeline.gate.policy import ErrorRate, LatencyLimit
+from pipeline.gate.policy import ErrorRate, LatencyLimit, Truncation
 from pipeline.gate.result import RuleResult
 from pipeline.gate.statistics import (
+    Tail,
     cluster_design_effect,
     judge_share,
+    judge_tail,
     needed_for_pass,
-    quantile_interval,
     serial_design_effect,
     share_interval,
+    share_p_value,
 )
 from pipeline.load.summary import measured
 
@@ -70,14 +72,21 @@ def sample(records: pl.DataFrame, stage: str, metric: str) -> Sample:
 
 def latency_limit(rule: LatencyLimit, context: Context) -> list[RuleResult]:
     """One result a stage: the binomial rule on the share of samples over the limit, at the effective sample size."""
-    return [_one_stage(rule, context, stage, limit) for stage, limit in rule.limits_ms.items()]
+    results = [_one_stage(rule, context, stage, limit) for stage, limit in rule.limits_ms.items()]
+    for stage in sorted(set((context.run.load or {}).get("stages", {})) - set(rule.limits_ms)):
+        detail = f"the policy sets no limit for stage {stage} (limits_ms of rule {rule.id})"
+        results.append(result(rule, "latency", _title(rule, stage), "not_applicable", detail, stage=stage, unit="ms"))
+    return results
+
+
+def _title(rule: LatencyLimit, stage: str) -> str:
+    return f"P{rule.quantile * 100:g} {NAMES[rule.metric]}, {stage}"
 
 
 def _one_stage(rule: LatencyLimit, context: Context, stage: str, limit: float) -> RuleResult:
-    q, confidence = rule.quantile, context.confidence(rule)
-    title = f"P{q * 100:g} {NAMES[rule.metric]}, {stage}"
+    q, confidence, title = rule.quantile, context.confidence(rule), _title(rule, stage)
     records = context.run.records
-    if records is None or context.run.missing("load/records"):
+    if records is None:
         why = context.run.missing("load/records") or "no records"
         return result(rule, "latency", title, "undecided", f"not measured: {why}", stage=stage, limit=limit, unit="ms")
     s = sample(records, stage, rule.metric)
@@ -85,80 +94,102 @@ def _one_stage(rule: LatencyLimit, context: Context, stage: str, limit: float) -
     if n == 0:
         detail = f"not measured: the load test has no measured requests in stage {stage}"
         return result(rule, "latency", title, "undecided", detail, stage=stage, limit=limit, unit="ms", n=0)
-    over = sum(v > limit for v in s.values)
-    effective = s.effective(rule.metric, limit)
-    k = over * effective / n
-    outcome = judge_share(k, effective, 1 - q, confidence)
-    low, high = share_interval(k, effective, confidence)
-    enough = n >= min_samples(q)
-    interval = quantile_interval(s.values, q, confidence)
-    detail = (
-        f"{over} of {n} {'requests' if rule.metric == 'ttft' else 'gaps'} over {limit:g} ms; they are worth "
-        f"{effective:.0f} independent ones, so the share over the limit lies between {low:.2%} and {high:.2%} "
-        f"(a P{q * 100:g} allows {1 - q:.0%})"
-    )
+    t = judge_tail(s.values, limit, q, confidence, lambda level: s.effective(rule.metric, level), rule.headroom)
     return result(
         rule,
         "latency",
         title,
-        outcome,
-        detail,
-        value=nearest_rank(sorted(s.values), q) if enough else None,
+        t.outcome,
+        _words(t, "requests" if rule.metric == "ttft" else "gaps", q, limit),
+        value=nearest_rank(sorted(s.values), q) if n >= min_samples(q) else None,
         unit="ms",
         limit=limit,
-        interval=list(interval) if interval else None,
+        interval=list(t.interval),
         confidence=confidence,
         n=n,
-        n_effective=effective,
+        n_effective=t.n_effective,
         stage=stage,
-        would_decide=_more(s, k, effective, q, confidence) if outcome == "undecided" else None,
+        p_value=t.p_value,
+        would_decide=_more(s, t) if t.outcome == "undecided" else None,
     )
 
 
-def _more(s: Sample, k: float, effective: float, q: float, confidence: float) -> str:
-    needed = needed_for_pass(k, effective, 1 - q, confidence)
-    if needed is None:
+def _words(t: Tail, what: str, q: float, limit: float) -> str:
+    allowed = 100 * (1 - q)
+    text = (
+        f"{t.over} of {t.n} {what} over {t.level:g} ms; they are worth {t.n_effective:.0f} independent ones, so the "
+        f"share over it lies between {t.low:.2%} and {t.high:.2%}; a P{q * 100:g} allows {allowed:.3g}% over the limit"
+    )
+    if t.factor > 1:
+        text += (
+            f", hence {t.factor * allowed:.3g}% over {t.level:g} ms, 1/{t.factor} of it (a sample this small cannot be "
+            f"judged at {limit:g} ms itself)"
+        )
+    return text
+
+
+def _more(s: Sample, t: Tail) -> str:
+    if t.times_needed is None:
         return "more of the same would not pass it: the share over the limit is not below what the limit allows"
-    factor = needed / effective
-    minutes = s.span_s * factor / 60
     return (
-        f"about {math.ceil(s.requests * (factor - 1))} more requests of this kind, so a stage of "
-        f"{minutes:.1f} minutes instead of {s.span_s / 60:.1f}"
+        f"about {math.ceil(s.requests * (t.times_needed - 1))} more requests of this kind, so a stage of "
+        f"{s.span_s * t.times_needed / 60:.1f} minutes instead of {s.span_s / 60:.1f}"
     )
 
 
 def error_rate(rule: ErrorRate, context: Context) -> list[RuleResult]:
     """Failed, refused, timed-out and never-ended requests over all measured ones."""
-    title, confidence = "requests that failed", context.confidence(rule)
+    title = "requests that failed"
     records = context.run.records
     if records is None:
-        why = context.run.missing("load/records") or "no records"
-        return [result(rule, "errors", title, "undecided", f"not measured: {why}", limit=rule.limit * 100, unit="%")]
+        return [_no_records(rule, context, title)]
     rows = measured(records)
-    n = rows.height
     failed = rows.filter(pl.col("status") != "ok")
-    k = failed.height
+    kinds = ", ".join(f"{c} {s}" for s, c in sorted(failed.group_by("status").len().iter_rows()))
+    detail = f"{failed.height} of {rows.height} requests failed{f' ({kinds})' if kinds else ''}"
+    return [_share(rule, context, title, failed.height, rows.height, detail, "fewer failures")]
+
+
+def truncation(rule: Truncation, context: Context) -> list[RuleResult]:
+    """Answers that the server says reached their length, although they have fewer tokens than were asked for."""
+    title = "answers cut short under load"
+    records = context.run.records
+    if records is None:
+        return [_no_records(rule, context, title)]
+    rows = measured(records).filter(pl.col("status") == "ok")
+    short = rows.filter((pl.col("finish_reason") == "length") & (pl.col("output_tokens") < pl.col("max_tokens")))
+    detail = f"{short.height} of {rows.height} answers have fewer tokens than asked for, though they end with 'length'"
+    if short.height:
+        mean = short.select((pl.col("output_tokens") / pl.col("max_tokens")).mean()).item()
+        detail += f" (on average {mean:.0%} of them)"
+    return [_share(rule, context, title, short.height, rows.height, detail, "fewer of them")]
+
+
+def _no_records(rule: ErrorRate | Truncation, context: Context, title: str) -> RuleResult:
+    why = context.run.missing("load/records") or "no records"
+    return result(rule, "errors", title, "undecided", f"not measured: {why}", limit=rule.limit * 100, unit="%")
+
+
+def _share(
+    rule: ErrorRate | Truncation, context: Context, title: str, k: int, n: int, detail: str, fewer: str
+) -> RuleResult:
+    confidence = context.confidence(rule)
     outcome = judge_share(k, n, rule.limit, confidence) if n else "undecided"
     low, high = share_interval(k, n, confidence)
-    kinds = ", ".join(f"{c} {s}" for s, c in sorted(failed.group_by("status").len().iter_rows()))
     needed = needed_for_pass(k, n, rule.limit, confidence)
-    return [
-        result(
-            rule,
-            "errors",
-            title,
-            outcome,
-            f"{k} of {n} requests failed{f' ({kinds})' if kinds else ''}",
-            value=k / n * 100 if n else None,
-            unit="%",
-            limit=rule.limit * 100,
-            interval=[low * 100, high * 100],
-            confidence=confidence,
-            n=n,
-            would_decide=(
-                (f"{needed - n} more requests" if needed else "fewer failures: their share is not below the limit")
-                if outcome == "undecided"
-                else None
-            ),
-        )
-    ]
+    would = f"{needed - n} more requests" if needed else f"{fewer}: their share is not below the limit"
+    return result(
+        rule,
+        "errors",
+        title,
+        outcome,
+        detail,
+        value=k / n * 100 if n else None,
+        unit="%",
+        limit=rule.limit * 100,
+        interval=[low * 100, high * 100],
+        confidence=confidence,
+        n=n,
+        p_value=share_p_value(k, n, rule.limit),
+        would_decide=would if outcome == "undecided" else None,
+    )

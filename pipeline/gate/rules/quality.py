@@ -9,9 +9,9 @@ import numpy as np
 from scipy import stats
 
 from pipeline.gate.context import Context, result
-from pipeline.gate.policy import AnswerLength, Pinned, QualityBaseline, QualityDelta
-from pipeline.gate.result import Outcome, RuleResult
-from pipeline.gate.statistics import detectable_delta, paired_delta
+from pipeline.gate.paired import detectable_delta, paired_delta
+from pipeline.gate.policy import AnswerLength, CutOff, Pinned, QualityBaseline, QualityDelta
+from pipeline.gate.result import Group, Outcome, RuleResult
 
 SHOWN = 5
 
@@ -45,98 +45,121 @@ def _pairs(context: Context) -> tuple[list[tuple[dict[str, Any], dict[str, Any]]
 
 
 def delta_result(
-    rule: QualityDelta | QualityBaseline,
+    rule: QualityDelta | QualityBaseline | CutOff,
     context: Context,
-    pairs: list[tuple[dict[str, Any], float]],
-    against: str,
-    group: Any,
+    rows: list[dict[str, Any]],
+    scores: list[tuple[float, float]],
+    title: str,
+    group: Group,
+    what: str = "items",
 ) -> RuleResult:
-    """The paired rule on (candidate row, reference score) pairs."""
-    confidence = context.confidence(rule)
-    margin = rule.margin_points
+    """The paired rule on the (own, other) scores of ``rows``, where more is better."""
+    confidence, margin = context.confidence(rule), rule.margin_points
+    values: dict[str, Any] = {"unit": "points", "better": "higher", "limit": -margin, "n": len(rows)}
+    asked = context.run.header("evaluation")
+    if rule.evalset is not None and (asked is None or asked.workload.name != rule.evalset):
+        name = "an unknown set" if asked is None else asked.workload.name
+        detail = f"the margin was chosen for {rule.evalset}, and {name} was asked"
+        would = f"choose the margin of rule {rule.id} for {name} and say so in its key evalset"
+        return result(rule, group, title, "undecided", detail, would_decide=would, **values)
+    if len(rows) < rule.min_items:
+        detail = f"{len(rows)} {what}; the margin is for {rule.min_items} or more"
+        would = f"{rule.min_items - len(rows)} more {what}"
+        return result(rule, group, title, "undecided", detail, would_decide=would, **values)
     p = paired_delta(
-        [float(row["score"]) for row, _ in pairs],
-        [score for _, score in pairs],
-        [row["scenario"] for row, _ in pairs],
-        [row["source"] for row, _ in pairs],
+        [a for a, _ in scores], [b for _, b in scores], [r["scenario"] for r in rows], [r["source"] for r in rows],
         confidence,
-    )
+    )  # fmt: skip
     outcome = interval_outcome(p.low * 100, p.high * 100, -margin)
     flips = (p.lost + p.gained) / p.n
-    half = (p.high - p.delta) * 100
     needed = None
     if outcome == "undecided":
-        room = p.delta * 100 + margin
+        room, half = p.delta * 100 + margin, (p.high - p.delta) * 100
         needed = (
-            f"about {math.ceil(p.n * ((half / room) ** 2 - 1))} more items like these"
+            f"about {math.ceil(p.n * ((half / room) ** 2 - 1))} more {what} like these"
             if room > 0
             else "more of the same would not pass it: the measured loss is beyond the margin"
         )
+    seen = detectable_delta(p.n, max(flips, 1 / p.n), confidence) * 100
     detail = (
-        f"{p.lost} items lost and {p.gained} gained of {p.n} (McNemar p = {p.mcnemar_p:.2g}); {p.clusters} independent "
-        f"sources. At this rate of flips ({flips:.0%}) the set sees a loss of "
-        f"{detectable_delta(p.n, max(flips, 1 / p.n), confidence) * 100:.1f} points with 80 % power"
+        f"{p.lost} {what} lost and {p.gained} gained of {p.n} (McNemar p = {p.mcnemar_p:.2g}), from {p.clusters} "
+        f"independent sources; at this rate of flips ({flips:.0%}) so many see a loss of {seen:.1f} points with 80 % "
+        "power"
     )
     return result(
         rule,
         group,
-        f"accuracy against {against}",
+        title,
         outcome,
         detail,
         value=p.delta * 100,
-        unit="points",
-        better="higher",
-        limit=-margin,
         interval=[p.low * 100, p.high * 100],
         confidence=confidence,
-        n=p.n,
         n_effective=float(p.clusters),
+        p_value=p.p_worse(margin / 100),
         would_decide=needed,
+        **values,
     )
 
 
 def quality_delta(rule: QualityDelta, context: Context) -> list[RuleResult]:
-    title = f"accuracy against {context.reference.tier}"
+    title, values = f"accuracy against {context.reference.tier}", {"unit": "points", "limit": -rule.margin_points}
     if context.is_reference:
-        detail = "this tier is the reference"
-        return [result(rule, "quality", title, "not_applicable", detail, unit="points", limit=-rule.margin_points)]
+        return [result(rule, "quality", title, "not_applicable", "this tier is the reference", **values)]
     pairs, why = _pairs(context)
     if why:
-        return [result(rule, "quality", title, "undecided", why, unit="points", limit=-rule.margin_points)]
-    scored = [(a, float(b["score"])) for a, b in pairs]
-    return [delta_result(rule, context, scored, context.reference.tier, "quality")]
+        return [result(rule, "quality", title, "undecided", why, **values)]
+    scores = [(float(a["score"]), float(b["score"])) for a, b in pairs]
+    return [delta_result(rule, context, [a for a, _ in pairs], scores, title, "quality")]
+
+
+def cut_off(rule: CutOff, context: Context) -> list[RuleResult]:
+    """Generated answers that end at their limit, not by themselves: a sign of a model that no longer stops."""
+    title = f"answers cut off at their limit, against {context.reference.tier}"
+    values = {"unit": "points", "limit": -rule.margin_points}
+    if context.is_reference:
+        return [result(rule, "quality", title, "not_applicable", "this tier is the reference", **values)]
+    pairs, why = _pairs(context)
+    generated = [(a, b) for a, b in pairs if a["kind"] != "choice"]
+    if why or not generated:
+        return [result(rule, "quality", title, "undecided", why or "no generated answers", **values)]
+    scores = [(float(a["finish_reason"] != "length"), float(b["finish_reason"] != "length")) for a, b in generated]
+    return [delta_result(rule, context, [a for a, _ in generated], scores, title, "quality", "whole answers")]
 
 
 def pinned(rule: Pinned, context: Context) -> list[RuleResult]:
     """A pinned case that the reference or the baseline passes and this tier does not blocks by itself."""
-    title = "pinned cases"
-    if context.run.items is None:
-        why = context.run.missing("eval") or "no results"
-        return [result(rule, "quality", title, "undecided", f"not measured: {why}", unit="cases")]
-    mine = {i["id"]: i for i in context.run.items if i["origin"] == "pinned"}
-    if not mine:
-        return [result(rule, "quality", title, "undecided", "the regression set has no pinned case", unit="cases", n=0)]
+    title, run, reference = "pinned cases", context.run, context.reference
+
+    def said(outcome: Outcome, detail: str, **values: Any) -> list[RuleResult]:
+        return [result(rule, "quality", title, outcome, detail, unit="cases", **values)]
+
+    if run.items is None:
+        return said("undecided", f"not measured: {run.missing('eval') or 'no results'}")
+    mine = {i["id"]: i for i in run.items if i["origin"] == "pinned"}
+    if context.is_reference and not context.baseline:
+        return said("not_applicable", "this tier is the reference, and there is no baseline yet", n=len(mine))
     passed: dict[str, str] = {}
+    known = set(mine)
     if not context.is_reference:
-        if context.reference.items is None:
-            why = f"{context.reference.tier} was not evaluated"
-            return [result(rule, "quality", title, "undecided", why, unit="cases", n=len(mine))]
-        passed |= {i["id"]: context.reference.tier for i in context.reference.items if i["correct"]}
+        if reference.items is None:
+            return said("undecided", f"{reference.tier} was not evaluated", n=len(mine))
+        theirs = {i["id"]: i for i in reference.items if i["origin"] == "pinned"}
+        if odd := sorted(theirs.keys() - mine.keys()):
+            return said("undecided", f"pinned cases that {run.tier} was not asked, for instance {odd[0]}", n=len(mine))
+        passed |= {k: reference.tier for k, i in theirs.items() if i["correct"]}
     if context.baseline:
-        passed |= {key: context.baseline.name for key, score in context.baseline.scores.items() if score >= 1}
-    elif context.is_reference:
-        detail = "this tier is the reference, and there is no baseline yet"
-        return [result(rule, "quality", title, "not_applicable", detail, unit="cases", n=len(mine))]
-    lost = [k for k, i in mine.items() if k in passed and not i["correct"]]
-    kept = sum(k in passed for k in mine) - len(lost)
-    names = ", ".join(f"{k} (passes in {passed[k]})" for k in lost[:SHOWN])
-    detail = f"{kept} of {kept + len(lost)} that passed before still pass" + (f"; lost: {names}" if lost else "")
-    return [
-        result(
-            rule, "quality", title, "fail" if lost else "pass", detail, value=float(len(lost)), unit="cases", limit=0.0,
-            n=len(mine),
-        )
-    ]  # fmt: skip
+        passed |= {k: context.baseline.name for k, s in context.baseline.scores.items() if s >= 1 and k in known}
+    if not mine:
+        return said("undecided", "the regression set has no pinned case", n=0)
+    if not passed:
+        return said("not_applicable", "nothing to lose: none of the pinned cases passed before", n=len(mine))
+    lost = [k for k in passed if not mine[k]["correct"]]
+    detail = f"{len(passed) - len(lost)} of {len(passed)} that passed before still pass"
+    if lost:
+        names = ", ".join(f"{k} (passes in {passed[k]})" for k in lost[:SHOWN])
+        detail += f"; lost: {names}" + (f" and {len(lost) - SHOWN} more" if len(lost) > SHOWN else "")
+    return said("fail" if lost else "pass", detail, value=float(len(lost)), limit=0.0, n=len(mine))
 
 
 def answer_length(rule: AnswerLength, context: Context) -> list[RuleResult]:
@@ -158,11 +181,7 @@ def answer_length(rule: AnswerLength, context: Context) -> list[RuleResult]:
     low, high = value - half, value + half
     inside, outside = -band <= low and high <= band, high < -band or low > band
     outcome: Outcome = "pass" if inside else "fail" if outside else "undecided"
-    cut = [sum(r["finish_reason"] == "length" for r in (pair[side] for pair in pairs)) for side in (0, 1)]
-    detail = (
-        f"answers have {lengths[:, 0].mean():.1f} tokens against {mean:.1f}; {cut[0]} are cut off at their limit "
-        f"against {cut[1]}"
-    )
+    detail = f"generated answers have {lengths[:, 0].mean():.1f} tokens against {mean:.1f}"
     return [
         result(
             rule, "quality", title, outcome, detail, value=value, unit="%", limit=band, interval=[low, high],

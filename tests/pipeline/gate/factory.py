@@ -59,10 +59,10 @@ def records(seed: int, requests: int = 150, change: Callable[[Row], None] | None
 
 
 def items(tier: str, flips: tuple[int, int] = (0, 0), spoil: Callable[[Row], None] | None = None) -> list[Row]:
-    """60 items a scenario, half of them right; ``flips`` turns so many right ones wrong and wrong ones right."""
+    """80 items a scenario, half of them right; ``flips`` turns so many right ones wrong and wrong ones right."""
     rows = []
     for scenario, kind in SCENARIOS.items():
-        for i in range(60):
+        for i in range(80):
             right = i % 2 == 0
             rows.append(
                 {
@@ -88,6 +88,8 @@ def _evaluation(tier: str, rows: list[Row]) -> Row:
     scenarios = {}
     for scenario, kind in SCENARIOS.items():
         mine = [r for r in rows if r["scenario"] == scenario]
+        if not mine:
+            continue
         right = sum(r["correct"] for r in mine)
         scenarios[scenario] = {"kind": kind, "n": len(mine), "correct": right, "accuracy": right / len(mine)}
     right = sum(r["correct"] for r in rows)
@@ -147,6 +149,6 @@ def make_run(root: Path) -> None:
         ).write_parquet(root / "results" / tier / "load" / "samples.parquet")  # fmt: skip
     check = {"name": "leaks", "what": "No item shares text with the calibration data.", "engine": "seatrial"}
     check |= {"success": True, "blocking": True, "observed": 0, "expected": 0, "examples": []}
-    evalset = {"name": "core", "version": "1", "items": 240}
+    evalset = {"name": "core", "version": "1", "items": 320}
     report = {"schema_version": 1, "evalset": evalset, "success": True, "checks": [check]}
     write_json(root / "reports/evalset.json", report)
