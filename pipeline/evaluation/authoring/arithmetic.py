@@ -15,7 +15,7 @@ SHOTS = [
         "8 + 6 = 14\n14 - 3 = 11\nThe answer is 11",
     ),
 ]  # fmt: skip
-MAX_TOKENS = 48
+MAX_TOKENS = 64
 Made = tuple[str, int]
 
 

@@ -28,7 +28,7 @@ SHOTS = [
 ]
 ENTRIES = 13
 POSITIONS = {"early": 1, "middle": 6, "late": 11}
-MAX_TOKENS = 20
+MAX_TOKENS = 48
 
 
 @dataclass(frozen=True)

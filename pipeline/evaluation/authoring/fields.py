@@ -14,7 +14,7 @@ SHOTS = [
     (ASK.format(text="Delivered to Derry: 14 rolls of felt, weight 320 kilos.", field="weight"), "320 kilos"),
     (ASK.format(text="Ida Lund signed the lease FT-5512 in Narva on 9 August.", field="date"), "9 August"),
 ]
-MAX_TOKENS = 20
+MAX_TOKENS = 48
 
 
 def values(rng: random.Random) -> dict[str, str]:

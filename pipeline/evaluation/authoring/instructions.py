@@ -9,7 +9,7 @@ from pipeline.evaluation.authoring.banks.instructions import FORMS, TOPICS
 from pipeline.evaluation.authoring.draft import Draft, Scenario, by_level, chat
 
 SYSTEM = "Follow the instructions exactly. Reply with the text only."
-MAX_TOKENS = 72
+MAX_TOKENS = 96
 
 
 def question(source: str, request: str, constraints: list[dict[str, Any]], watches_for: str | None = None) -> Draft:

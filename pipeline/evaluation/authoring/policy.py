@@ -26,7 +26,7 @@ SHOTS = [
         "the porter",
     ),
 ]
-MAX_TOKENS = 20
+MAX_TOKENS = 48
 
 
 def fill(rng: random.Random, slots: dict[str, Any]) -> dict[str, Any]:

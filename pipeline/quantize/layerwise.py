@@ -1,0 +1,118 @@
+"""Recipes that need activations: one decoder layer at a time, in bounded memory, resumable by layer.
+
+Activations come from the unquantised layers. A finished layer is kept in the work folder: a killed run goes on there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol, Self, TypeVar
+
+from pydantic import Field
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from pipeline.errors import SeatrialError
+from pipeline.quantize.calibrate import calibration_sequences
+from pipeline.quantize.llama import LlamaLayers
+from pipeline.quantize.recipe import LAYERS, Job, RecipeParams
+from pipeline.quantize.threads import LANES, in_lanes
+
+CALIBRATION = Field("v1", description="file below pipeline/quantize/calibration/, without .jsonl")
+CALIBRATION_TOKENS = Field(8192, ge=64, le=1_000_000)
+
+
+class Statistic(Protocol):
+    """What is kept of an input [tokens, in] of a linear; the sum of two is that of both inputs."""
+
+    def add(self, x: Tensor) -> None: ...
+    def __add__(self, other: Self) -> Self: ...
+
+
+S = TypeVar("S", bound=Statistic)
+P = TypeVar("P", bound=RecipeParams)
+Stored = tuple[dict[str, Tensor], dict[str, Any]]
+
+
+def check_architecture(job: Job[Any]) -> None:
+    """
+    Raises:
+        SeatrialError: a model family without a layer to run.
+    """
+    architecture = job.config["architectures"][0]
+    if architecture != "LlamaForCausalLM":
+        raise SeatrialError(
+            f"this recipe runs layers of LlamaForCausalLM, the model is {architecture}; use one without calibration"
+        )
+
+
+def calibrated_tensors(
+    job: Job[P],
+    text: str,
+    tokens: int,
+    statistic: Callable[[int], S],
+    quantise_layer: Callable[[dict[str, Tensor], dict[str, S], LlamaLayers], Stored],
+) -> Iterator[tuple[str, Tensor]]:
+    """All tensors of the artifact; what ``quantise_layer`` reports of each layer goes to ``job.report["layers"]``.
+
+    ``statistic`` makes one for an input of so many channels; ``quantise_layer`` gets the float32 weights of a layer
+    (names without its prefix), the statistic of each of INPUTS, and gives the tensors to store.
+    """
+    names = job.names()
+    count = int(job.config["num_hidden_layers"])
+    of_layer = {i: [n for n in names if n.startswith(f"{LAYERS}{i}.")] for i in range(count)}
+    for name in (n for n in names if not n.startswith(LAYERS)):
+        yield name, job.read(name)
+    layers = LlamaLayers(job.config)
+    sequences = calibration_sequences(text, job.source, tokens, int(job.config["max_position_embeddings"]))
+    embedding = job.read("model.embed_tokens.weight")
+    hidden = [embedding[ids].float() for ids in sequences]
+    del embedding
+    job.work.mkdir(parents=True, exist_ok=True)
+    job.report["layers"] = {}
+    for i in job.stage.track(range(count), "layers"):
+        prefix = f"{LAYERS}{i}."
+        weights = {n.removeprefix(prefix): job.read(n).float() for n in of_layer[i]}
+        kept = job.work / f"layer-{i:05d}.safetensors"
+        hidden, seen = run_layer(layers, weights, hidden, statistic)
+        if not kept.is_file():
+            _keep(kept, *quantise_layer(weights, seen, layers))
+        stored, report = _read_kept(kept)
+        job.report["layers"][str(i)] = report
+        for name, tensor in stored.items():
+            yield prefix + name, tensor
+
+
+def run_layer(
+    layers: LlamaLayers, weights: dict[str, Tensor], hidden: list[Tensor], statistic: Callable[[int], S]
+) -> tuple[list[Tensor], dict[str, S]]:
+    """What leaves the layer for each sequence [tokens, hidden], and the statistic of each of INPUTS over all."""
+
+    def lane(mine: list[Tensor]) -> tuple[list[Tensor], dict[str, S]]:
+        seen: dict[str, S] = {}
+
+        def see(name: str, x: Tensor) -> None:
+            seen.setdefault(name, statistic(x.shape[1])).add(x)
+
+        return [layers.forward(weights, x, see) for x in mine], seen
+
+    half = (len(hidden) + 1) // LANES
+    lanes = in_lanes(lane, [part for part in (hidden[:half], hidden[half:]) if part])
+    total = dict(lanes[0][1])
+    for _, seen in lanes[1:]:
+        total = {name: total[name] + seen[name] for name in total}
+    return [x for out, _ in lanes for x in out], total
+
+
+def _keep(path: Path, tensors: dict[str, Tensor], report: dict[str, Any]) -> None:
+    temporary = path.with_suffix(".partial")
+    save_file(tensors, temporary, metadata={"report": json.dumps(report)})
+    temporary.replace(path)
+
+
+def _read_kept(path: Path) -> Stored:
+    with safe_open(path, framework="pt") as f:
+        return {name: f.get_tensor(name) for name in f.keys()}, json.loads(f.metadata()["report"])  # noqa: SIM118
