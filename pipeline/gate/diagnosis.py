@@ -6,6 +6,7 @@ concurrency and batching; quality -> tier or context handling.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,26 +34,30 @@ def _of(rules: Rules, group: str, word: str = "") -> Rules:
     return [r for r in rules if r["group"] == group and word in r["title"] and r["outcome"] != "not_applicable"]
 
 
-def _finding(rules: Rules) -> tuple[str, bool]:
-    """(what the rules say, whether one fails)."""
+NOBODY = "none"
+UNPROVEN = "none proven: the rules above are undecided"
+
+
+def _finding(rules: Rules) -> tuple[str, str | None]:
+    """(what the rules say, whom to suspect); None where a rule fails, so that the figures must say whom."""
     failing = [r["title"] for r in rules if r["outcome"] == "fail"]
     doubtful = [r["title"] for r in rules if r["outcome"] == "undecided"]
     if failing:
-        return "over a limit: " + ", ".join(failing), True
+        return "over a limit: " + ", ".join(failing), None
     if doubtful:
-        return "no limit broken, not decided: " + ", ".join(doubtful), False
-    return ("within limits" if rules else "no limit set"), False
+        return "not decided: " + ", ".join(doubtful), UNPROVEN
+    return ("within limits" if rules else "no limit set"), NOBODY
 
 
-def _slowest(run: TierRun, metric: str, failing: Rules) -> tuple[str, dict[str, Any]] | None:
-    """The stage with the worst P99 (else P95) of a metric; where rules fail, of the stages that they name."""
+def _slowest(run: TierRun, metric: str, rules: Rules) -> tuple[str, dict[str, Any]] | None:
+    """The stage with the worst P99 (else P95) of a metric; where rules fail, of the stages that they name, and there
+    an infinite P95 (too many requests failed) is the worst.
+    """
     stages = (run.load or {}).get("stages") or {}
-    known = {s: f[metric] for s, f in stages.items() if (f.get(metric) or {}).get("p95") is not None}
-    named = {r["stage"] for r in failing if r["outcome"] == "fail"} & known.keys()
-    names = named or known.keys()
-    return max(
-        ((s, known[s]) for s in names), key=lambda x: float(x[1].get("p99") or x[1]["p95"]), default=None
-    )  # fmt: skip
+    named = {str(r["stage"]) for r in rules if r["outcome"] == "fail" and r["stage"]}
+    known = {s: f.get(metric) or {} for s, f in stages.items() if s in named or not named}
+    known = {s: f for s, f in known.items() if named or f.get("p95") is not None}
+    return max(known.items(), key=lambda x: float(x[1].get("p99") or x[1].get("p95") or math.inf), default=None)
 
 
 @dataclass(frozen=True)
@@ -98,17 +103,17 @@ def _pressure(run: TierRun, stage: str | None = None) -> Pressure | None:
 
 def _ttft(run: TierRun, rules: Rules) -> dict[str, Any]:
     symptom, mine = "P99 time to first token", _of(rules, "latency", "first token")
-    finding, fails = _finding(mine)
+    finding, clear = _finding(mine)
     slow = _slowest(run, "ttft_ms", mine)
-    if slow is None and not fails:
+    if slow is None:
         return _row(1, symptom, "not measured", run.missing("load") or "no percentile of TTFT", "unknown")
-    stage, figures = slow or (next(r["stage"] for r in mine if r["outcome"] == "fail"), {})
+    stage, figures = slow
     pressure = _pressure(run, stage)
     evidence = f"worst in {stage}: {_figures(figures)}"
     evidence += f"; {pressure}" if pressure else "; the server's queue and memory were not sampled"
-    if not fails:
-        return _row(1, symptom, finding, evidence, "none")
-    if _failed_share(run, stage) > 0.01:
+    if clear:
+        return _row(1, symptom, finding, evidence, clear)
+    if figures.get("p95") is None and _failed_share(run, stage) > 0:
         suspect = f"failing requests: {_failed_share(run, stage):.0%} of those in {stage} never had a first token"
     elif pressure is None:
         suspect = "unknown: without samples a queue cannot be told from slow prefill"
@@ -128,16 +133,18 @@ def _failed_share(run: TierRun, stage: str) -> float:
 
 def _figures(figures: dict[str, Any]) -> str:
     said = [f"{k.upper()} {figures[k]:.0f} ms" for k in ("p50", "p95", "p99") if figures.get(k) is not None]
-    return ", ".join(said) or "no percentile, too many requests failed"
+    if figures.get("p95") is None:
+        said.append("no P95 (too few requests, or too many of them failed)")
+    return ", ".join(said)
 
 
 def _itl(run: TierRun, reference: TierRun, rules: Rules) -> dict[str, Any]:
     symptom, mine = "inter-token latency", _of(rules, "latency", "inter-token")
-    finding, fails = _finding(mine)
+    finding, clear = _finding(mine)
     slow = _slowest(run, "itl_ms", mine)
-    if slow is None and not fails:
+    if slow is None:
         return _row(2, symptom, "not measured", run.missing("load") or "no percentile of ITL", "unknown")
-    stage, figures = slow or (next(r["stage"] for r in mine if r["outcome"] == "fail"), {})
+    stage, figures = slow
     evidence = f"worst in {stage}: {_figures(figures)}"
     then = (((reference.load or {}).get("stages") or {}).get(stage) or {}).get("itl_ms") or {}
     slower = False
@@ -146,9 +153,9 @@ def _itl(run: TierRun, reference: TierRun, rules: Rules) -> dict[str, Any]:
         slower = ratio > SLOWER
         evidence += f"; the median is {ratio:.2f} times that of {reference.tier}"
     stalls = bool(figures.get("p99") and figures.get("p50") and figures["p99"] > STALLED * figures["p50"])
-    if not fails:
-        suspect = f"none; the kernels of {run.tier} are slower than those of {reference.tier}" if slower else "none"
-    elif _failed_share(run, stage) > 0.01:
+    if clear:
+        suspect = f"{clear}; the kernels of {run.tier} are slower than those of {reference.tier}" if slower else clear
+    elif figures.get("p95") is None and _failed_share(run, stage) > 0:
         suspect = f"failing requests: {_failed_share(run, stage):.0%} of those in {stage} broke off"
     elif slower:
         suspect = "quantised kernels: slower than the reference tier on the same load"
@@ -168,14 +175,14 @@ def _throughput(run: TierRun, rules: Rules) -> dict[str, Any]:
     evidence = (
         f"{rate:.0f} output and {overall.get('prompt_tokens_per_s') or 0:.0f} prompt tokens a second over all stages"
     )
-    _, failing = _finding(_of(rules, "errors"))
+    _, clear = _finding(_of(rules, "errors"))
     if pressure is None:
         return _row(3, symptom, "reported", evidence, "unknown: no samples of the running batch")
     evidence += f"; {pressure}"
     if pressure.waiting_share >= QUEUE_SHARE:
         suspect = "concurrency: the batch is full while requests wait (max_num_seqs, KV pool)"
         return _row(3, symptom, "bounded by the batch", evidence, suspect)
-    suspect = "failing requests: see the rule on errors" if failing else "none"
+    suspect = NOBODY if clear else "failing or shortened answers: see the rules on errors"
     return _row(3, symptom, "bounded by the load offered", evidence, suspect)
 
 
@@ -196,9 +203,9 @@ def _quality(run: TierRun, reference: TierRun, rules: Rules) -> dict[str, Any]:
     if losses and run.tier != reference.tier:
         worst = min(losses, key=lambda s: losses[s])
         evidence += f"; worst scenario {worst} {losses[worst]:+.1f} points"
-    finding, fails = _finding(_of(rules, "quality") + _of(rules, "baseline", "accuracy"))
-    if not fails:
-        return _row(4, symptom, finding, evidence, "none")
+    finding, clear = _finding(_of(rules, "quality") + _of(rules, "baseline", "accuracy"))
+    if clear:
+        return _row(4, symptom, finding, evidence, clear)
     long = [v for s, v in losses.items() if mine[s].get("kind") == "long_context"]
     others = [v for s, v in losses.items() if mine[s].get("kind") != "long_context"]
     if long and others and min(long) < sum(others) / len(others) - LONG_LOSS:

@@ -222,7 +222,7 @@ def _records(path: Path, load: dict[str, Any] | None) -> pl.DataFrame:
         raise ValueError(f"status {odd[0]!r} is none of {', '.join(get_args(Status))}")
     for name in (n for n, dtype in SCHEMA.items() if dtype == pl.Float64):
         if rows.filter(pl.col(name).is_not_null() & ~pl.col(name).is_finite()).height:
-            raise ValueError(f"a {name} is not a number")
+            raise ValueError(f"column {name!r} holds what is not a number")
     times = rows.filter(pl.col("token_times_s").list.len() > 0).select("request_id", "due_s", "token_times_s")
     gaps = pl.col("token_times_s").list.diff(null_behavior="drop")
     bad = times.filter(

@@ -77,10 +77,12 @@ def _lets_through(r: RuleResult) -> bool:
 def _reason(context: Context, verdict: str, deciding: list[RuleResult], results: list[RuleResult]) -> str:
     tier = context.run.tier
     if deciding:
-        first = deciding[0]
-        more = f" (and {len(deciding) - 1} more)" if len(deciding) > 1 else ""
-        figure = _figure(first)
-        return f"{tier} {WORDS[verdict]}: {first.title}{figure}: {first.detail}{more}."
+        first, more = deciding[0], ""
+        if len(deciding) > 1:
+            how = {"hold": "fail", "undecided": "are undecided"}[verdict]
+            how = how if len(deciding) > 2 else {"fail": "fails", "are undecided": "is undecided"}[how]
+            more = f" ({', '.join(r.id for r in deciding[1:])} {how} too)"
+        return f"{tier} {WORDS[verdict]}: {first.title}{_figure(first)}: {first.detail}{more}."
     if verdict == "undecided":
         return f"{tier} is undecided: no blocking rule could be judged."
     waived = [r for r in results if _lets_through(r)]
@@ -99,10 +101,12 @@ def _reason(context: Context, verdict: str, deciding: list[RuleResult], results:
 
 
 def _figure(r: RuleResult) -> str:
-    if r.value is None or not r.unit:
+    """ " is 4512 ms, limit 3000 ms"; nothing where the value is a mere count, which the detail says better."""
+    if r.value is None or r.unit not in {"ms", "points", "%"}:
         return ""
-    limit = "" if r.limit is None else f", limit {r.limit:g}"
-    return f" is {r.value:.4g} {r.unit}{limit}"
+    limit = "" if r.limit is None else f", limit {r.limit:g} {r.unit}"
+    value = f"{r.value:.0f}" if abs(r.value) >= 100 else f"{r.value:.3g}"
+    return f" is {value} {r.unit}{limit}"
 
 
 def what_changed(context: Context) -> dict[str, Any]:
