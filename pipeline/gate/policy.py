@@ -80,6 +80,7 @@ class AnswerLength(_Rule):
 
     kind: Literal["answer_length"]
     band_percent: float = Field(gt=0, lt=100)
+    min_items: int = Field(2, ge=2, description="generated answers below which the band is not applied")
 
 
 class EvalsetHealth(_Rule):

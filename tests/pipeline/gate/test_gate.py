@@ -101,6 +101,11 @@ def _smaller_set_everywhere(root: Path) -> None:
         write_items(root, tier, [i for i in items(tier) if i["scenario"] != "sums"])
 
 
+def _short_choice_set(root: Path) -> None:
+    for tier in ("bf16", "int8", "int4"):
+        write_items(root, tier, [i for i in items(tier) if i["kind"] == "choice"])
+
+
 def _newer_set_everywhere(root: Path) -> None:
     for tier in ("bf16", "int8", "int4"):
         write_items(root, tier, items(tier), header=header(tier, "core-v2"))
@@ -132,6 +137,7 @@ PLANTED: dict[str, tuple[Plant, str, str, str]] = {
     "another evalset": (items_of_int8(header=header("int8", "core-v2")), "accuracy", "undecided", "not the same items"),
     "a margin of an old set": (_newer_set_everywhere, "accuracy", "undecided", "chosen for core-v1, and core-v2 was"),
     "a margin of a large set": (_smaller_set_everywhere, "accuracy", "undecided", "240 items; the margin is for 300"),
+    "few answers": (_short_choice_set, "answer-length", "undecided", "the band is for 150 or more"),
     "an item left out": (_one_item_fewer, "accuracy", "undecided", "asked of one tier only"),
     "two builds": (load_of_int8(header("int8", "ci-load", engine="e!2")), "provenance", "fail", "not one build"),
     "two changes at once": (_two_things_changed, "provenance", "undecided", "confounded: engine, quantisation"),

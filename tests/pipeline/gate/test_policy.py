@@ -13,7 +13,7 @@ import yaml
 from pipeline.errors import SeatrialError
 from pipeline.evaluation.items import load_evalset
 from pipeline.gate.explain import explain, needed
-from pipeline.gate.policy import KINDS, LatencyLimit, QualityDelta, read_policy
+from pipeline.gate.policy import KINDS, AnswerLength, CutOff, LatencyLimit, QualityBaseline, QualityDelta, read_policy
 from pipeline.gate.rules import JUDGES
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -78,11 +78,14 @@ def test_every_kind_has_its_judge() -> None:
 def test_the_shipped_policy_is_for_the_shipped_evalset_and_profiles(gate: dict[str, Any], name: str) -> None:
     policy = read_policy(gate | {"policy": name}, TIERS)
     evalset = load_evalset(ROOT / "evalsets/core")
-    margins = [r for r in policy.rules if isinstance(r, QualityDelta)]
-    assert margins
+    generated = sum(i.kind != "choice" for i in evalset.items)
+    margins = [r for r in policy.rules if isinstance(r, QualityDelta | QualityBaseline | CutOff)]
+    assert {type(r) for r in margins} == {QualityDelta, QualityBaseline, CutOff}
     for rule in margins:
         assert rule.evalset == evalset.identity.name
-        assert rule.min_items <= len(evalset.items)
+        assert rule.min_items <= (generated if isinstance(rule, CutOff) else len(evalset.items))
+    for band in (r for r in policy.rules if isinstance(r, AnswerLength)):
+        assert band.min_items <= generated
     profile = {"pull_request": "ci", "release": "release"}[name]
     stages = {s["name"] for s in yaml.safe_load((ROOT / f"loadtests/profiles/{profile}.yaml").read_text())["stages"]}
     for limit in (r for r in policy.rules if isinstance(r, LatencyLimit)):
