@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -25,9 +24,8 @@ def test_the_stage_writes_all_its_outputs_even_of_an_empty_run(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     assert "No verdict (int8): reports/scorecard.html" in done.stderr
     reports = tmp_path / "reports"
-    assert {p.name for p in reports.iterdir()} == {"scorecard.html", "summary.md", "metrics.json", "plots", "stages"}
+    assert {p.name for p in reports.iterdir()} == {"scorecard.html", "summary.md", "metrics.json", "plots"}
     assert {p.stem for p in (reports / "plots").iterdir()} == set(COLUMNS)
-    assert json.loads((reports / "stages/scorecard.json").read_text())["stage"] == "scorecard"
 
 
 def test_without_params_it_says_so(tmp_path: Path) -> None:
