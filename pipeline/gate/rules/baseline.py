@@ -5,7 +5,7 @@ from __future__ import annotations
 from pipeline.gate.context import Context, result
 from pipeline.gate.policy import LatencyBaseline, QualityBaseline
 from pipeline.gate.result import RuleResult
-from pipeline.gate.rules.quality import delta_result
+from pipeline.gate.rules.quality import delta_result, margin_of
 from pipeline.provenance import differing
 
 NONE_YET = "no baseline yet: nothing has been released"
@@ -15,23 +15,20 @@ def quality_baseline(rule: QualityBaseline, context: Context) -> list[RuleResult
     title = "accuracy against the release in service"
     base, run = context.baseline, context.run
     if base is None:
-        return [
-            result(rule, "baseline", title, "not_applicable", NONE_YET, unit="points", limit=-rule.margin_points)
-        ]  # fmt: skip
+        return [result(rule, "baseline", title, "not_applicable", NONE_YET, **margin_of(rule))]
     header = run.header("evaluation")
     if run.items is None or header is None:
         why = run.missing("eval") or "not evaluated"
-        return [result(rule, "baseline", title, "undecided", why, unit="points", limit=-rule.margin_points)]
+        return [result(rule, "baseline", title, "undecided", why, **margin_of(rule))]
     asked = base.evaluation.workload
     if header.workload.digest != asked.digest:
         detail = f"{base.name} was asked {asked.name}, this run {header.workload.name}: not the same items"
         would = f"an evaluation of {base.name} on {header.workload.name}"
-        values = {"unit": "points", "limit": -rule.margin_points, "would_decide": would}
-        return [result(rule, "baseline", title, "undecided", detail, **values)]
+        return [result(rule, "baseline", title, "undecided", detail, would_decide=would, **margin_of(rule))]
     if base.scores.keys() != {row["id"] for row in run.items}:
         both = sum(row["id"] in base.scores for row in run.items)
         detail = f"{base.name} has scores for {both} of {len(run.items)} items"
-        return [result(rule, "baseline", title, "undecided", detail, unit="points", limit=-rule.margin_points)]
+        return [result(rule, "baseline", title, "undecided", detail, **margin_of(rule))]
     scores = [(float(row["score"]), base.scores[row["id"]]) for row in run.items]
     judged = delta_result(rule, context, run.items, scores, f"accuracy against {base.name}", "baseline")
     changed = differing(header, base.evaluation)

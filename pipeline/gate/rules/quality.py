@@ -102,8 +102,13 @@ def delta_result(
     )
 
 
+def margin_of(rule: QualityDelta | QualityBaseline | CutOff) -> dict[str, Any]:
+    """What is known of a rule on points before anything is measured."""
+    return {"unit": "points", "better": "higher", "limit": -rule.margin_points}
+
+
 def quality_delta(rule: QualityDelta, context: Context) -> list[RuleResult]:
-    title, values = f"accuracy against {context.reference.tier}", {"unit": "points", "limit": -rule.margin_points}
+    title, values = f"accuracy against {context.reference.tier}", margin_of(rule)
     if context.is_reference:
         return [result(rule, "quality", title, "not_applicable", "this tier is the reference", **values)]
     pairs, why = _pairs(context)
@@ -116,7 +121,7 @@ def quality_delta(rule: QualityDelta, context: Context) -> list[RuleResult]:
 def cut_off(rule: CutOff, context: Context) -> list[RuleResult]:
     """Generated answers that end at their limit, not by themselves: a sign of a model that no longer stops."""
     title = f"answers cut off at their limit, against {context.reference.tier}"
-    values = {"unit": "points", "limit": -rule.margin_points}
+    values = margin_of(rule)
     if context.is_reference:
         return [result(rule, "quality", title, "not_applicable", "this tier is the reference", **values)]
     pairs, why = _pairs(context)
