@@ -49,8 +49,7 @@ class EngineConfig(BaseModel):
 def resolve_dtypes(config: EngineConfig, isa: list[str]) -> tuple[str, str, str]:
     """(compute dtype, KV dtype, reason) on a CPU with these features.
 
-    Without bf16 instructions oneDNN's bf16 products run at about a quarter of float32's speed, so `auto` takes
-    float32 there.
+    Without bf16 instructions bf16 would be widened to float32 for every product, so `auto` takes float32 there.
     """
     if config.compute_dtype != "auto":
         compute, reason = config.compute_dtype, "as requested"

@@ -89,7 +89,7 @@ def _stripped(source: str) -> str:
 
 @cache
 def engine_source_digest(root: Path = ENGINE_ROOT) -> str:
-    """sha256 over the engine's code; comments and docstrings do not count."""
+    """sha256 over the engine's code. In Python comments and docstrings do not count; C counts as it is written."""
     h = hashlib.sha256()
     for path in sorted(p for p in root.rglob("*") if p.suffix in {".py", ".c", ".h"}):
         text = path.read_text(encoding="utf-8")

@@ -37,7 +37,7 @@ class PackedLinear:
     in_features: int
     out_features: int
     tensors: dict[str, Tensor]
-    bias: Tensor | None = None  # [N] compute dtype
+    bias: Tensor | None = None  # [N]
 
     @property
     def nbytes(self) -> int:

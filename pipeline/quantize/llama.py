@@ -33,7 +33,7 @@ class LlamaLayers:
         self.kv_heads = int(config.get("num_key_value_heads") or self.heads)
         self.head_dim = int(config.get("head_dim") or config["hidden_size"] // self.heads)
         if config.get("hidden_act", "silu") != "silu":
-            raise SeatrialError(f"hidden_act is {config['hidden_act']!r}; awq-int4 knows silu")
+            raise SeatrialError(f"hidden_act is {config['hidden_act']!r}; calibration runs layers with silu alone")
         self.inv_freq = rotary_frequencies(config, self.head_dim)
 
     def forward(self, w: dict[str, Tensor], x: Tensor, see: Callable[[str, Tensor], None]) -> Tensor:
@@ -93,7 +93,7 @@ def rotary_frequencies(config: dict[str, Any], head_dim: int) -> Tensor:
         return freq / float(rope["factor"])
     if kind == "llama3":
         return _llama3(freq, rope)
-    raise SeatrialError(f"rotary scaling {kind!r} is not known to awq-int4; known: default, linear, llama3")
+    raise SeatrialError(f"rotary scaling {kind!r} is not known to calibration; known: default, linear, llama3")
 
 
 def _llama3(freq: Tensor, rope: dict[str, Any]) -> Tensor:

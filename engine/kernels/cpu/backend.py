@@ -3,7 +3,7 @@
 scheme  bfloat16 with AVX512_BF16       otherwise
 bf16    gemm.c, bf16 dot                gemm.c, float32 multiply-add on widened weights
 w4a16   gemm.c, bf16 dot                gemm.c, float32 multiply-add
-w8a8    torch._int_mm (exact), quantised and rescaled in rows.c
+w8a8    gemm.c, int8 products summed in int32 (exact) and rescaled; rows.c quantises the activations
 """
 
 from __future__ import annotations

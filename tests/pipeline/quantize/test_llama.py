@@ -55,7 +55,9 @@ def test_layers_agree_with_transformers(tmp_path: Path, change: dict[str, Any]) 
 
 
 def test_unknown_scaling_and_activation_are_refused() -> None:
-    with pytest.raises(SeatrialError, match=r"rotary scaling 'yarn' is not known to awq-int4; known: default, linear"):
+    with pytest.raises(
+        SeatrialError, match=r"rotary scaling 'yarn' is not known to calibration; known: default, linear"
+    ):
         rotary_frequencies(CONFIG | {"rope_scaling": {"rope_type": "yarn"}}, 16)
     with pytest.raises(SeatrialError, match="hidden_act is 'gelu'"):
         LlamaLayers(CONFIG | {"hidden_act": "gelu"})
