@@ -10,8 +10,6 @@ from typing import Any, Literal
 import polars as pl
 from pydantic import BaseModel, ConfigDict
 
-SCHEMA_VERSION = 1
-
 Status = Literal["ok", "error", "refused", "timeout", "censored"]
 
 SCHEMA: dict[str, Any] = {

@@ -138,4 +138,3 @@ TERMS = [
         "each time step of at least 20 gaps.",
     ),
 ]
-BY_KEY = {t.key: t for t in TERMS}

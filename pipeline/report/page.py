@@ -95,7 +95,7 @@ def context_of(
         "s": summary,
         "figures": figures,
         "palette": palette,
-        "overview": sections.overview(run, figures, palette),
+        "overview": sections.overview(figures, palette),
         "stage_names": run.stage_names(),
         "rules": {t: rules_of(run, t) for t in run.tiers},
         "time_groups": [g for g in groups if g],

@@ -249,7 +249,7 @@ def scenario_panel(run: RunData, palette: Palette) -> Figure | None:
     return charts.scenario_dots(rows, scenarios_of(run), palette) if rows else None
 
 
-def overview(run: RunData, figures: dict[str, TierFigures], palette: Palette) -> list[Figure]:
+def overview(figures: dict[str, TierFigures], palette: Palette) -> list[Figure]:
     """Four small panels: memory, speed, tail latency and quality, the tiers side by side."""
     from pipeline.report.plots import worst
 

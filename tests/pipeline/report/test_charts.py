@@ -22,7 +22,7 @@ from tests.pipeline.report import synthetic
 def panels(whole_run: tuple[Path, Params]) -> list[Figure]:
     run = read_run(*whole_run)
     figures, series, palette = all_figures(run), sections.all_series(run), Palette(list(run.tiers))
-    found = sections.overview(run, figures, palette)
+    found = sections.overview(figures, palette)
     memory = sections.memory_panel(evidence.memory_rows(run, figures))
     times = sections.time_panel(evidence.stage_notes(run))
     found += [p for p in (sections.scenario_panel(run, palette), memory, times) if p]
