@@ -18,6 +18,7 @@ import httpx
 
 from engine.config import EngineConfig
 from pipeline.errors import SeatrialError
+from pipeline.processes import tail
 
 
 class Server:
@@ -34,7 +35,7 @@ class Server:
         if self.process.poll() is not None:
             raise SeatrialError(
                 f"the server of {self.model} ended with exit code {self.process.returncode} while it was needed; "
-                f"the end of {self.log}:\n{_tail(self.log)}"
+                f"the end of {self.log}:\n{tail(self.log)}"
             )
 
     def info(self) -> dict[str, Any]:
@@ -51,13 +52,6 @@ class Server:
             self.check()
             raise SeatrialError(f"{self.base_url}/info: {e}; see {self.log}") from e
         return dict(answer.json())
-
-
-def _tail(log: Path, lines: int = 15) -> str:
-    try:
-        return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]) or "(empty)"
-    except OSError as e:
-        return f"({e})"
 
 
 @contextmanager
@@ -107,11 +101,11 @@ def _wait_ready(process: subprocess.Popen[str], model: str, log: Path, timeout_s
         if process.poll() is not None:
             raise SeatrialError(
                 f"the server of {model} ended with exit code {process.returncode} before it was ready; "
-                f"the end of {log}:\n{_tail(log)}"
+                f"the end of {log}:\n{tail(log)}"
             )
         if time.monotonic() > deadline:
             raise SeatrialError(
-                f"the server of {model} was not ready after {timeout_s:.0f} s; the end of {log}:\n{_tail(log)}"
+                f"the server of {model} was not ready after {timeout_s:.0f} s; the end of {log}:\n{tail(log)}"
             )
         time.sleep(0.05)
     return found[0]

@@ -8,7 +8,6 @@ exits non-zero loses its outputs, so the gate itself never does).
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import os
 import signal
@@ -21,12 +20,12 @@ from pipeline.files import write_json
 from pipeline.gate.policy import read_policy
 from pipeline.gate.verdict import VERDICT, verdict_exit_code
 from pipeline.params import load_params
+from pipeline.processes import die_with_parent
 from pipeline.provenance import this_machine
 from pipeline.stage import run_main, say
 
 MACHINE = Path(".seatrial/machine.json")
 RWLOCK = Path(".dvc/tmp/rwlock")
-_PR_SET_PDEATHSIG = 1
 
 
 def write_machine() -> None:
@@ -72,12 +71,6 @@ def _runs(pid: int) -> bool:
         return False
     except psutil.AccessDenied:
         return True
-
-
-def die_with_parent(sig: int = signal.SIGKILL) -> None:
-    """Asks the kernel to send ``sig`` to this process when its parent dies (Linux; elsewhere nothing happens)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, sig)
 
 
 def repro(targets: list[str]) -> int:

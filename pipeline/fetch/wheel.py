@@ -16,8 +16,8 @@ from pathlib import Path
 from engine.artifact import sha256_file
 from pipeline.errors import SeatrialError
 from pipeline.fetch.source import WheelSource
+from pipeline.processes import die_with_parent
 from pipeline.stage import Stage
-from pipeline.trial import die_with_parent
 
 _RAW_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
 

@@ -12,10 +12,12 @@ from pathlib import Path
 import loadtests
 from loadtests.workload import Profile
 from pipeline.errors import SeatrialError
+from pipeline.processes import tail
 
 LOCUSTFILE = Path(loadtests.__file__).with_name("locustfile.py")
 _START_S = 60.0  # for imports and the first request, beyond the profile's own time
 _LOOK_EVERY_S = 0.25
+_TABLES = "\nType  "  # the first words of what Locust prints when it ends
 
 
 def longest_s(profile: Profile) -> float:
@@ -62,7 +64,7 @@ def run_locust(
             if elapsed > longest_s(profile):
                 raise SeatrialError(
                     f"Locust did not end within {longest_s(profile):.0f} s, the most that profile {profile.name} can "
-                    f"take; the end of {log}:\n{tail(log)}"
+                    f"take; the end of {log}:\n{tail(log, before=_TABLES)}"
                 )
             tick(elapsed)
             time.sleep(_LOOK_EVERY_S)
@@ -72,14 +74,6 @@ def run_locust(
         child.wait()
     check()
     if child.returncode:
-        raise SeatrialError(f"Locust ended with exit code {child.returncode}; the end of {log}:\n{tail(log)}")
-
-
-def tail(log: Path, lines: int = 15) -> str:
-    """The last lines of Locust's log, without the tables that it prints when it ends."""
-    try:
-        text = log.read_text(encoding="utf-8", errors="replace")
-    except OSError as e:
-        return f"({e})"
-    told = text.partition("\nType  ")[0]
-    return "\n".join(told.splitlines()[-lines:]) or "(empty)"
+        raise SeatrialError(
+            f"Locust ended with exit code {child.returncode}; the end of {log}:\n{tail(log, before=_TABLES)}"
+        )

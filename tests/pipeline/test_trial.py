@@ -84,7 +84,7 @@ def test_the_fingerprint_is_not_touched_when_nothing_changed(tmp_path: Path, mon
 
 def test_a_child_does_not_outlive_a_killed_parent() -> None:
     grandchild = (
-        "import subprocess, sys; from pipeline.trial import die_with_parent;"
+        "import subprocess, sys; from pipeline.processes import die_with_parent;"
         "p = subprocess.Popen(['sleep', '60'], preexec_fn=die_with_parent); print(p.pid, flush=True); p.wait()"
     )
     parent = subprocess.Popen([sys.executable, "-c", grandchild], stdout=subprocess.PIPE, text=True)
