@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Self
 
@@ -73,6 +74,16 @@ class Params(_Strict):
                 f"unknown tier {tier!r}; {PARAMS} has {', '.join(self.tiers)}. Add it to `tiers` and `quantization`"
             )
         return self.quantization[tier]
+
+
+def check_tier_name(tier: str) -> None:
+    """For a tier that need not be in params.yaml, since a server is asked that runs already.
+
+    Raises:
+        SeatrialError: it cannot name a folder of results.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", tier):
+        raise SeatrialError(f"--tier is {tier!r}; expected letters, digits, dots, dashes: it names a folder")
 
 
 def load_params(path: Path = PARAMS) -> Params:

@@ -7,7 +7,6 @@ python -m pipeline.evaluation --tier mine --base-url http://127.0.0.1:8000 --mod
 from __future__ import annotations
 
 import argparse
-import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from pipeline.evaluation import results, target
 from pipeline.evaluation.cache import open_cache
 from pipeline.evaluation.items import EVALSETS, load_evalset
 from pipeline.evaluation.run import answer_all, judge_all, select
-from pipeline.params import Params, load_params
+from pipeline.params import Params, check_tier_name, load_params
 from pipeline.provenance import utc_now
 from pipeline.stage import Stage, run_main, stage
 
@@ -89,8 +88,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if (args.base_url is None) != (args.model is None):
         parser.error("--base-url and --model go together")
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", args.tier):
-        raise SeatrialError(f"--tier is {args.tier!r}; expected letters, digits, dots, dashes: it names a folder")
+    check_tier_name(args.tier)
     return args
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import SeatrialError
-from pipeline.params import load_params
+from pipeline.params import check_tier_name, load_params
 from pipeline.stage import Stage, run_main, stage
 
 RESULTS = Path("results")
@@ -25,8 +24,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.model and not args.base_url:
         raise SeatrialError("--model goes with --base-url; the bundled engine serves artifacts/TIER alone")
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", args.tier):
-        raise SeatrialError(f"--tier is {args.tier!r}; expected letters, digits, dots, dashes: it names a folder")
+    check_tier_name(args.tier)
 
     params = load_params()
     if not args.base_url:
