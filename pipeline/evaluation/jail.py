@@ -12,8 +12,8 @@ Standard input brings one line of JSON (the job), then stays open as a sign of l
 JSON: events of the guard and the worker. A pass is a secret that the worker reads from a pipe after the last
 assert and echoes, so that ending early, printing or exiting with 0 is no pass.
 
-This file imports only the standard library and nothing of the project: it is read by path. No pathlib: its import
-would be a tenth of the time of a start.
+This file imports only the standard library and nothing of the project: it is read by path. No pathlib: each start
+would pay for its import.
 """
 
 # ruff: noqa: PTH101, PTH103, PTH112, PTH114, PTH123, PTH211

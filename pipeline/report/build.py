@@ -27,7 +27,7 @@ def build(root: Path, params: Params) -> Summary:
     write_json(reports / "metrics.json", metrics_of(run, figures))
     write_plots(reports / "plots", rows_of(run, figures, series))
     atomic_write(reports / "summary.md", markdown(run, summary, figures))
-    # Checking each row of data against the Vega-Lite schema takes half the stage's time; the tests do it.
+    # Checking each row of data against the Vega-Lite schema takes longer than drawing it; the tests do it.
     with debug_mode(False):
         context = context_of(run, summary, figures, series, utc_now())
     atomic_write(reports / "scorecard.html", render_page(context))

@@ -1,8 +1,8 @@
 """From an Altair chart to an inline SVG that follows the page's colours.
 
-Altair with vl-convert renders in this process: no browser, no network (fetching is refused by an empty allow-list),
-about 20 ms and 10 KB a panel. Colours are written as CSS variables, so that one figure serves light, dark and print.
-Each figure has a title and a description for screen readers; the page puts the numbers behind it in a table.
+Altair with vl-convert renders in this process: no browser, no network (fetching is refused by an empty allow-list).
+Colours are written as CSS variables, so that one figure serves light, dark and print. Each figure has a title and a
+description for screen readers; the page puts the numbers behind it in a table.
 """
 
 from __future__ import annotations
