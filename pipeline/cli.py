@@ -120,6 +120,10 @@ def plan(
     )
 
 
+class _Answer(SystemExit):
+    """The exit code of a verdict, which no mistake in the options may look like."""
+
+
 @app.command()
 def verdict(
     file: Annotated[Path, typer.Option(help="The verdict to read.")] = Path("reports/verdict.json"),
@@ -129,7 +133,7 @@ def verdict(
 
     code, text = verdict_exit_code(file)
     print(text)
-    raise SystemExit(code)
+    raise _Answer(code)
 
 
 @app.command()
@@ -158,7 +162,17 @@ def machine() -> None:
 def main() -> NoReturn:
     from pipeline.stage import run_main
 
-    run_main(app)
+    run_main(_run)
+
+
+def _run() -> None:
+    try:
+        app()
+    except _Answer:
+        raise
+    except SystemExit as e:
+        # Typer ends with 2 on a mistake in the options; here 2 says "undecided".
+        raise SystemExit(3 if e.code == 2 else e.code) from None
 
 
 if __name__ == "__main__":

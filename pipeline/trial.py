@@ -82,9 +82,12 @@ def repro(targets: list[str]) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Runs the whole graph and prints the verdict.")
+    parser = argparse.ArgumentParser(prog="seatrial trial", description="Runs the whole graph and prints the verdict.")
     parser.add_argument("targets", nargs="*", help="stages of dvc.yaml; none: all")
-    targets = parser.parse_args().targets
+    args, unknown = parser.parse_known_args()
+    if unknown:  # argparse would end with 2, which says "undecided"
+        raise SeatrialError(f"unknown option {unknown[0]}; `seatrial trial --help` lists what there is")
+    targets = args.targets
     die_with_parent(signal.SIGTERM)
     params = load_params()
     read_policy(params.gate, params.tiers)

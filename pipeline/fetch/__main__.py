@@ -11,7 +11,9 @@ from pipeline.stage import run_main, stage
 
 
 def main() -> None:
-    argparse.ArgumentParser(description="Brings params.model.source to artifacts/base.").parse_args()
+    argparse.ArgumentParser(
+        prog="python -m pipeline.fetch", description="Brings params.model.source to artifacts/base."
+    ).parse_args()
     params = load_params()
     with stage("fetch") as s:
         fetch(params.model, Path("artifacts/base"), Path(".seatrial/work"), s)

@@ -10,7 +10,9 @@ from pipeline.stage import run_main, stage
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Makes artifacts/TIER from artifacts/base.")
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline.quantize", description="Makes artifacts/TIER from artifacts/base."
+    )
     parser.add_argument("--tier", required=True, help="an entry of quantization in params.yaml")
     tier = parser.parse_args().tier
     entry = load_params().recipe_of(tier)

@@ -55,6 +55,11 @@ def test_mistakes_are_answered(arguments: tuple[str, ...], message: str, tmp_pat
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("arguments", [("verdict", "--fiel", "x"), ("trial", "--force"), ("verdct",)])
+def test_a_mistake_in_the_options_is_no_verdict(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    assert _run(*arguments, cwd=tmp_path).returncode == 3
+
+
 def test_no_verdict_yet_is_undecided(tmp_path: Path) -> None:
     done = _run("verdict", cwd=tmp_path)
     assert done.returncode == 2
