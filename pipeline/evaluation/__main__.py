@@ -45,7 +45,7 @@ def _evaluate(s: Stage, params: Params, tier: str, base_url: str | None, model: 
     items = select(evalset.items, evaluation.items)
     workload = results.workload_identity(evalset, folder, items, evaluation.items)
     began_at, began = utc_now(), time.monotonic()
-    if base_url is not None and model is not None:
+    if base_url is not None:
         opened = target.foreign(base_url, model)
     else:
         opened = target.bundled(Path("artifacts") / tier, params.engine, target.LOGS / f"evaluate@{tier}.log")
@@ -84,10 +84,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m pipeline.evaluation", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--tier", required=True, help="artifacts/TIER is served; results go to results/TIER/eval")
     parser.add_argument("--base-url", help="ask this OpenAI-compatible server instead; TIER only names the results")
-    parser.add_argument("--model", help="the model's name at --base-url")
+    parser.add_argument("--model", help="with --base-url: the model to ask for; default: the first of /v1/models")
     args = parser.parse_args(argv)
-    if (args.base_url is None) != (args.model is None):
-        parser.error("--base-url and --model go together")
+    if args.model and not args.base_url:
+        raise SeatrialError("--model goes with --base-url; the bundled engine serves artifacts/TIER alone")
     check_tier_name(args.tier)
     return args
 

@@ -73,8 +73,10 @@ def bundled(artifact: Path, config: EngineConfig, log: Path) -> Iterator[Target]
 
 
 @contextmanager
-def foreign(base_url: str, model: str) -> Iterator[Target]:
+def foreign(base_url: str, model: str | None) -> Iterator[Target]:
     """A server that runs already. Its identity is what it says of itself, and is named as unverified.
+
+    ``model`` None: the first that the server lists.
 
     Raises:
         SeatrialError: it does not answer, or does not list the model.
@@ -86,6 +88,9 @@ def foreign(base_url: str, model: str) -> Iterator[Target]:
         listed = {str(m["id"]): m for m in answer.json()["data"]}
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as e:
         raise SeatrialError(f"{root}/v1/models: {e}; expected an OpenAI-compatible server that is running") from e
+    model = model or next(iter(listed), None)
+    if model is None:
+        raise SeatrialError(f"{root}/v1/models lists no model")
     if model not in listed:
         raise SeatrialError(f"{root} does not list model {model!r}; it lists {', '.join(sorted(listed)) or 'none'}")
     # Of the model's entry only what tells models apart: servers put the moment of the request into `created`.

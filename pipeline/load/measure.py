@@ -14,9 +14,7 @@ import polars as pl
 
 from engine.artifact import Named, verify
 from engine.config import EngineConfig
-from loadtests.client import Endpoint
 from loadtests.output import read_run
-from loadtests.preflight import PreflightError, first_model
 from loadtests.records import RunInfo
 from loadtests.workload import Profile, ProfileError, load_profile, profile_path, workload_digest
 from pipeline.errors import SeatrialError
@@ -86,16 +84,9 @@ def foreign(base_url: str, model: str | None) -> Iterator[Target]:
     """
     from pipeline.evaluation import target
 
-    with target.foreign(base_url, model or _first_model(base_url)) as who:
+    with target.foreign(base_url, model) as who:
         identities = (who.model, who.engine, who.quantisation)
         yield Target(who.base_url, who.model_name, None, who.engine_requested, identities)
-
-
-def _first_model(base_url: str) -> str:
-    try:
-        return first_model(Endpoint(base_url))
-    except (PreflightError, ValueError) as e:
-        raise SeatrialError(str(e)) from e
 
 
 def read_profile(name: str) -> Profile:

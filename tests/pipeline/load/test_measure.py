@@ -177,7 +177,7 @@ def test_wrong_arguments(monkeypatch: pytest.MonkeyPatch, arguments: list[str], 
 def test_nobody_at_the_base_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with mock_server() as server:
         pass
-    with pytest.raises(SeatrialError, match=r"stage loadtest@mine: .*expected an OpenAI-compatible server there"):
+    with pytest.raises(SeatrialError, match=r"stage loadtest@mine: .*expected an OpenAI-compatible server"):
         run_stage(monkeypatch, "--tier", "mine", "--base-url", server.url, "--profile", profile(tmp_path))
     assert not Path("results/mine/load").exists()
 
