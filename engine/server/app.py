@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import time
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import psutil
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from engine.server import endpoints
 from engine.server.errors import ApiError
 from engine.server.respond import answer, error_response
+from engine.server.schemas import INT64
 from engine.server.state import ServerState
+
+MAX_BODY_BYTES = 2 * 1024**2  # tokenising takes hundreds of times as much memory
 
 
 def create_app(state: ServerState) -> FastAPI:
@@ -25,12 +29,12 @@ def create_app(state: ServerState) -> FastAPI:
     @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
         received_s = time.monotonic()
-        return answer(state, partial(endpoints.completion, state, await request.body(), received_s))
+        return answer(state, partial(endpoints.completion, state, await _body(request), received_s))
 
     @app.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:
         received_s = time.monotonic()
-        return answer(state, partial(endpoints.chat_completion, state, await request.body(), received_s))
+        return answer(state, partial(endpoints.chat_completion, state, await _body(request), received_s))
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -67,7 +71,7 @@ def create_app(state: ServerState) -> FastAPI:
         }
 
     @app.get("/steps")
-    async def steps(since: int = 0) -> dict[str, Any]:
+    async def steps(since: Annotated[int, Query(ge=0, lt=INT64)] = 0) -> dict[str, Any]:
         """The step log: rows after step ``since``, as long as they are kept."""
         return {"schema_version": 1, "rows": await state.client.step_log(since)}
 
@@ -82,7 +86,31 @@ def create_app(state: ServerState) -> FastAPI:
         found = f"{request.method} {request.url.path}: {error.detail}"
         return JSONResponse(ApiError(error.status_code, found).body, status_code=error.status_code)
 
+    @app.exception_handler(RequestValidationError)
+    async def query_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        found = "; ".join(
+            f"{'.'.join(map(str, e['loc']))}: {e['msg']}, found {e['input']!r:.80}" for e in error.errors()
+        )
+        return JSONResponse(ApiError(400, found).body, status_code=400)
+
     return app
+
+
+async def _body(request: Request) -> bytes:
+    """
+    Raises:
+        ApiError: 413. The rest is read but not kept: a client that is cut off while it sends would not see the answer.
+    """
+    body, size = bytearray(), 0
+    async for part in request.stream():
+        size += len(part)
+        if size <= MAX_BODY_BYTES:
+            body += part
+    if size > MAX_BODY_BYTES:
+        found = f"the body has {size} bytes, the server takes {MAX_BODY_BYTES}; send less at once"
+        raise ApiError(413, found, reason="too_long")
+    return bytes(body)
 
 
 def _rss_bytes(state: ServerState) -> int | None:

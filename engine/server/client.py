@@ -102,9 +102,10 @@ class CoreClient:
         room = self.config.max_num_seqs + self.config.max_queue
         if self.num_open + len(ids) > room:
             raise self.queue_full(f"{self.num_open} requests are running or waiting, the server takes {room}")
+        message = encode({"type": "add", "requests": requests})  # what cannot be encoded must not hold a place
         ticket = Ticket(ids)
         self._tickets.update((i, ticket) for i in ids)
-        self._write({"type": "add", "requests": requests})
+        self._write(message)
         return ticket
 
     def queue_full(self, message: str) -> ApiError:
@@ -123,12 +124,12 @@ class CoreClient:
             ticket.open_ids.discard(i)
             self._tickets.pop(i, None)
         if gone and not self.failure:
-            self._write({"type": "abort", "ids": gone})
+            self._write(encode({"type": "abort", "ids": gone}))
 
     def abort_all(self) -> None:
         """Ends every request in the core; each gets its last output with reason `abort`."""
         if self._tickets and not self.failure:
-            self._write({"type": "abort", "ids": list(self._tickets)})
+            self._write(encode({"type": "abort", "ids": list(self._tickets)}))
 
     async def step_log(self, since: int) -> list[dict[str, Any]]:
         """Rows of the core's step log after step ``since``.
@@ -138,17 +139,18 @@ class CoreClient:
         """
         if reason := self.unhealthy():
             raise ApiError(503, reason, reason="unhealthy")
+        message = encode({"type": "step_log", "since": since})
         future: asyncio.Future[list[dict[str, Any]]] = asyncio.get_running_loop().create_future()
         self._step_logs.append(future)
-        self._write({"type": "step_log", "since": since})
+        self._write(message)
         return await future
 
     # Pipes
 
-    def _write(self, message: dict[str, Any]) -> None:
+    def _write(self, message: bytes) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
-        self._process.stdin.write(encode(message))
+        self._process.stdin.write(message)
 
     async def _read(self) -> dict[str, Any] | None:
         assert self._process is not None

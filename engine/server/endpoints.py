@@ -52,6 +52,11 @@ def parse(model: type[B], raw: bytes) -> B:
     """
     try:
         data = json.loads(raw)
+        json.dumps(data, ensure_ascii=False).encode()  # JSON can spell half a character, which no text has
+    except UnicodeEncodeError as e:
+        raise ApiError(400, "the body has an unpaired surrogate (\\ud800 to \\udfff), which is no character") from e
+    except RecursionError as e:
+        raise ApiError(400, "the body is nested too deeply") from e
     except ValueError as e:
         raise ApiError(400, f"the body is not JSON: {e}") from e
     try:

@@ -18,7 +18,13 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        kind = {400: "invalid_request_error", 404: "not_found_error", 429: "rate_limit_error", 503: "unavailable_error"}
+        kind = {
+            400: "invalid_request_error",
+            404: "not_found_error",
+            413: "invalid_request_error",
+            429: "rate_limit_error",
+            503: "unavailable_error",
+        }
         return {"error": {"message": self.message, "type": kind.get(self.status, "server_error"), "code": self.status}}
 
 

@@ -29,14 +29,14 @@ class _Body(BaseModel):
     stream_options: StreamOptions | None = None
     temperature: float = Field(1.0, ge=0)
     top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=-1, description="0 or -1: off")
+    top_k: int = Field(0, ge=-1, lt=INT64, description="0 or -1: off")
     stop: list[Stop] | Stop = []
     seed: int | None = Field(None, ge=-INT64, lt=INT64)
     presence_penalty: float = Field(0.0, ge=-2, le=2)
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
     repetition_penalty: float = Field(1.0, gt=0)
     logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] = {}
-    min_tokens: int = Field(0, ge=0)
+    min_tokens: int = Field(0, ge=0, lt=INT64)
     ignore_eos: bool = False
 
     @model_validator(mode="before")
@@ -81,7 +81,7 @@ class _Body(BaseModel):
 
 class CompletionBody(_Body):
     prompt: str | Tokens | Annotated[list[str], Field(min_length=1)] | Annotated[list[Tokens], Field(min_length=1)]
-    max_tokens: int = Field(16, ge=0, description="0 only with echo: scores the prompt")
+    max_tokens: int = Field(16, ge=0, lt=INT64, description="0 only with echo: scores the prompt")
     logprobs: int | None = Field(None, ge=0, le=20)
     echo: bool = False
 
@@ -110,8 +110,8 @@ class Message(BaseModel):
 
 class ChatBody(_Body):
     messages: list[Message] = Field(min_length=1)
-    max_tokens: int | None = Field(None, ge=1, description="none: what the model's length leaves")
-    max_completion_tokens: int | None = Field(None, ge=1, description="OpenAI's newer name of max_tokens")
+    max_tokens: int | None = Field(None, ge=1, lt=INT64, description="none: what the model's length leaves")
+    max_completion_tokens: int | None = Field(None, ge=1, lt=INT64, description="OpenAI's newer name of max_tokens")
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -290,6 +291,44 @@ def test_bodies_that_are_no_json_and_paths_that_are_not_there(server: Booted) ->
     assert "not JSON" in server.http.post("/v1/completions", content=b"{").json()["error"]["message"]
     assert server.http.get("/v2").json()["error"]["code"] == 404
     assert server.http.get("/v1/completions").status_code == 405
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b'"prompt": "\\ud800"',
+        b'"prompt": "a", "stop": "\\udfff"',
+        b'"prompt": "a", "max_tokens": ' + b"9" * 30,
+        b'"prompt": "a", "max_tokens": ' + b"9" * 30 + b', "min_tokens": ' + b"9" * 20,
+        b'"prompt": "a", "top_k": ' + b"9" * 30,
+        b'"prompt": ' + b"[" * 100_000 + b"]" * 100_000,
+    ],
+)
+def test_values_that_no_engine_can_take_are_refused_and_hold_no_place(server: Booted, rest: bytes) -> None:
+    for _ in range(25):  # more than may run and wait together
+        r = server.http.post("/v1/completions", content=b'{"model": "%b", %b}' % (MODEL.encode(), rest))
+        assert r.status_code == 400, r.text
+        assert r.json()["error"]["type"] == "invalid_request_error"
+    text_of(server.complete("abc", max_tokens=1))
+
+
+def test_a_body_beyond_the_limit_is_not_kept(server: Booted) -> None:
+    def endless() -> Iterator[bytes]:
+        yield b'{"prompt": "'
+        for _ in range(64):
+            yield b"a " * 2**16
+
+    r = server.http.post("/v1/completions", content=endless())
+    assert r.status_code == 413
+    assert "takes 2097152" in r.json()["error"]["message"]
+    assert server.http.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("since", ["x", "-1", "9" * 40])
+def test_the_step_log_refuses_what_is_no_step(server: Booted, since: str) -> None:
+    r = server.http.get("/steps", params={"since": since})
+    assert r.status_code == 400
+    assert "query.since" in r.json()["error"]["message"]
 
 
 def test_health_answers_while_a_huge_body_is_tokenised(server: Booted) -> None:
