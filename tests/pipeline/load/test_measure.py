@@ -130,7 +130,14 @@ def test_a_server_that_dies_is_named_and_leaves_the_earlier_result(tmp_path: Pat
 
 
 def _locusts() -> list[psutil.Process]:
-    return [p for p in psutil.Process().children(recursive=True) if "locust" in p.cmdline()]
+    found = []
+    for p in psutil.Process().children(recursive=True):
+        try:
+            if "locust" in p.cmdline():
+                found.append(p)
+        except psutil.NoSuchProcess:  # ended meanwhile, or ended and not yet waited for
+            continue
+    return found
 
 
 def run_stage(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
