@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,8 @@ def atomic_dir(final: Path) -> Iterator[Path]:
         if final.exists():
             final.rename(old)
         temporary.rename(final)
-    except BaseException:
+    except BaseException as e:
+        _name(e, final)
         shutil.rmtree(temporary, ignore_errors=True)
         if old.exists() and not final.exists():
             old.rename(final)
@@ -42,9 +43,17 @@ def atomic_write(path: Path, data: str | bytes) -> None:
     try:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
         temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as e:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        _name(e, path)
         raise
+
+
+def _name(e: BaseException, path: Path) -> None:
+    """Python names no file in the error of a write to an open one; say which it was."""
+    if isinstance(e, OSError) and e.filename is None:
+        e.filename = str(path)
 
 
 def write_json(path: Path, value: Any) -> None:

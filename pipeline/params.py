@@ -96,7 +96,7 @@ def load_params(path: Path = PARAMS) -> Params:
         raise SeatrialError(f"{path} not found in {Path.cwd()}; run from the project's root")
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as e:
+    except (yaml.YAMLError, UnicodeDecodeError) as e:
         raise SeatrialError(f"{path} is not YAML: {e}") from e
     try:
         return Params.model_validate(raw)

@@ -9,6 +9,7 @@ The note goes to ``reports/stages/NAME[@TIER].json`` when the stage ends well.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -29,6 +30,12 @@ from pipeline.provenance import utc_now
 
 T = TypeVar("T")
 NOTES = Path("reports/stages")
+UNWRITABLE = {
+    errno.ENOSPC: "no space left on the device: free some",
+    errno.EDQUOT: "the disk quota is used up: free some space",
+    errno.EROFS: "the file system is read-only: make it writable",
+    errno.EACCES: "permission denied: make it readable and writable for this user",
+}
 _MEASURING_LOCK = Path(tempfile.gettempdir()) / "seatrial-measuring.lock"
 
 
@@ -221,11 +228,11 @@ def run_main(main: Callable[[], None]) -> NoReturn:
         say(f"error: {e}")
         raise SystemExit(3) from None
     except OSError as e:
-        if e.errno == 28:
-            what = e.filename or "an output"
-            say(f"error: no space left on the device while writing {what}; free some and run again")
-            raise SystemExit(3) from None
-        raise
+        if e.errno not in UNWRITABLE:
+            raise
+        what = e.filename or "an output"
+        say(f"error: {what}: {UNWRITABLE[e.errno]}, then run again; finished stages are kept")
+        raise SystemExit(3) from None
     except KeyboardInterrupt:
         say("interrupted; finished stages are kept")
         raise SystemExit(130) from None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,18 +83,35 @@ def _index(directory: Path) -> dict[str, str]:
     raise SeatrialError(f"{directory} has neither {SINGLE} nor {INDEX}{hint}")
 
 
+def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+    """One safetensors file.
+
+    Raises:
+        OSError: it cannot be written. The library reports that as an error of its own, with the number in its text.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        save_file(tensors, path, metadata=metadata)
+    except SafetensorError as e:
+        found = re.search(r"os error (\d+)", str(e))
+        if found is None:
+            raise
+        number = int(found.group(1))
+        raise OSError(number, os.strerror(number), str(path)) from e
+
+
 def write_tensors(directory: Path, tensors: Iterable[tuple[str, Tensor]], shard_bytes: int = SHARD_BYTES) -> int:
     """Writes ``tensors`` in the order given, a new file whenever one would pass ``shard_bytes``; returns their bytes.
 
     One file is called ``model.safetensors``; several are numbered and listed in an index, as Hugging Face does.
     """
-    from safetensors.torch import save_file
-
     shards: list[list[str]] = []
     total = 0
     for shard in _shards(tensors, shard_bytes):
         part = directory / f"part-{len(shards)}"
-        save_file(shard, part, metadata={"format": "pt"})
+        save_tensors(shard, part, {"format": "pt"})
         part.chmod(0o644)  # safetensors makes it private to its owner
         shards.append(list(shard))
         total += sum(map(_bytes, shard.values()))

@@ -97,11 +97,11 @@ def load_evalset(folder: Path) -> Evalset:
         raise SeatrialError(f"{manifest_path} not found; an evalset is a folder with manifest.yaml and items/*.jsonl")
     try:
         manifest = Manifest.model_validate(yaml.safe_load(manifest_path.read_text(encoding="utf-8")))
-    except (yaml.YAMLError, ValidationError) as e:
+    except (yaml.YAMLError, ValidationError, UnicodeDecodeError) as e:
         raise SeatrialError(f"{manifest_path}: {e}") from e
     items: list[Item] = []
     for path in sorted((folder / "items").glob("*.jsonl")):
-        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+        for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
             if not line.strip():
                 continue
             try:

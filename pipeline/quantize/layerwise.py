@@ -12,7 +12,6 @@ from typing import Any, Protocol, Self, TypeVar
 
 from pydantic import Field
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from pipeline.errors import SeatrialError
@@ -20,6 +19,7 @@ from pipeline.quantize.calibrate import calibration_sequences
 from pipeline.quantize.llama import LlamaLayers
 from pipeline.quantize.recipe import LAYERS, Job, RecipeParams
 from pipeline.quantize.threads import LANES, in_lanes
+from pipeline.weights import save_tensors
 
 CALIBRATION = Field("v1", description="file below pipeline/quantize/calibration/, without .jsonl")
 CALIBRATION_TOKENS = Field(8192, ge=64, le=1_000_000)
@@ -109,7 +109,7 @@ def run_layer(
 
 def _keep(path: Path, tensors: dict[str, Tensor], report: dict[str, Any]) -> None:
     temporary = path.with_suffix(".partial")
-    save_file(tensors, temporary, metadata={"report": json.dumps(report)})
+    save_tensors(tensors, temporary, {"report": json.dumps(report)})
     temporary.replace(path)
 
 

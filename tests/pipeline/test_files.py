@@ -47,3 +47,22 @@ def test_a_file_keeps_its_old_content_when_the_new_cannot_be_written(tmp_path: P
     atomic_write(path, b"\x00")
     assert path.read_bytes() == b"\x00"
     assert [p.name for p in tmp_path.iterdir()] == ["v.json"]
+
+
+def test_an_error_of_the_disk_names_the_file(tmp_path: Path) -> None:
+    """/dev/full refuses every write, as a full disk does."""
+    (tmp_path / ".v.json.partial").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as e:
+        atomic_write(tmp_path / "v.json", b"x")
+    assert e.value.filename == str(tmp_path / "v.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_of_the_tensor_library_is_one_of_the_disk(tmp_path: Path) -> None:
+    import torch
+
+    from pipeline.weights import save_tensors
+
+    with pytest.raises(FileNotFoundError) as e:
+        save_tensors({"a": torch.zeros(2)}, tmp_path / "none" / "x.safetensors", {})
+    assert e.value.filename == str(tmp_path / "none" / "x.safetensors")

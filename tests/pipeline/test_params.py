@@ -62,3 +62,6 @@ def test_not_yaml_and_not_there(tmp_path: Path) -> None:
     bad.write_text("a: [1")
     with pytest.raises(SeatrialError, match=r"is not YAML"):
         load_params(bad)
+    bad.write_bytes(b"model: \xff\xfe")
+    with pytest.raises(SeatrialError, match=r"is not YAML"):
+        load_params(bad)

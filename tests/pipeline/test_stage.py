@@ -52,7 +52,8 @@ def test_a_stage_that_fails_leaves_none() -> None:
     ("error", "code", "text"),
     [
         (SeatrialError("found x, expected y"), 3, "error: found x, expected y\n"),
-        (OSError(errno.ENOSPC, "No space left", "big.bin"), 3, "no space left on the device while writing big.bin"),
+        (OSError(errno.ENOSPC, "No space left", "big.bin"), 3, "error: big.bin: no space left on the device: free"),
+        (OSError(errno.EROFS, "Read-only file system", "reports"), 3, "error: reports: the file system is read-only"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )  # fmt: skip
