@@ -1,7 +1,7 @@
 /* A small pool of helper threads.
 
    Why not OpenMP: its regions end in a barrier that every thread must reach, and its idle threads spin for
-   milliseconds. On two cores shared with a load generator that cost a factor of forty. Here the caller waits only for
+   milliseconds, which on two cores shared with a load generator costs many times the work itself. Here the caller waits only for
    helpers that have begun an item: a helper the system does not schedule is simply not there, and the caller does its
    share. Idle helpers look for work for SPIN_NS, which bridges the gaps between the kernels of one step, then sleep.
 
