@@ -2,7 +2,7 @@
 
 ModelRunner
 |- model (engine.models)       weights, in the kernels' layout; read-only after loading
-`- caches, one pair a layer    [num_blocks, block_size, kv_heads, head_dim]; written by execute and copy_blocks only
+`- caches, one a layer         [num_blocks, block_size, kv_heads, head_dim]; written by execute and copy_blocks only
 block tables                   belong to the scheduler's BlockPool; the runner believes them
 """
 
@@ -82,8 +82,7 @@ class ModelRunner:
 
     def memory(self) -> dict[str, int]:
         """Bytes that are really allocated."""
-        pool = sum(int(t.numel()) * int(t.element_size()) for pair in self.caches for t in pair)
-        return {"weights_bytes": self.model.nbytes, "kv_pool_bytes": pool}
+        return {"weights_bytes": self.model.nbytes, "kv_pool_bytes": sum(cache.nbytes for cache in self.caches)}
 
     def execute(self, batch: list[BatchEntry]) -> list[Tensor | None]:
         """Computes the batch's tokens; float32 logits [rows, vocab] of each entry, None where none are wanted.
@@ -121,8 +120,8 @@ class ModelRunner:
             return
         sources, targets = (torch.tensor(side) for side in zip(*pairs, strict=True))
         with torch.inference_mode():
-            for cache in (c for pair in self.caches for c in pair):
-                cache[targets] = cache[sources]
+            for tensor in (t for cache in self.caches for t in cache.tensors):
+                tensor[targets] = tensor[sources]
 
     def _check(self, entry: BatchEntry) -> None:
         stop = entry.start + len(entry.token_ids)

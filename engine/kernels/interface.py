@@ -9,12 +9,14 @@ a remainder loop that adds in another order, a quantisation scale taken over sev
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from engine.artifact import LinearSpec
+
+Activation = Literal["silu", "gelu_tanh"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,31 @@ class AttentionMeta:
     query_starts: Tensor  # int32 [R + 1]
     context_lens: Tensor  # int32 [R], tokens of the request after this step
     block_tables: Tensor  # int32 [R, max_blocks], padded with 0
+
+
+@dataclass(frozen=True)
+class KvCache:
+    """Keys and values of one layer, in a backend's own strides (keys may lie transposed in a block); a block is
+    contiguous in each tensor. The scales are there where keys and values are int8: one for each token and KV head.
+    """
+
+    k: Tensor  # [blocks, block_size, kv_heads, D]
+    v: Tensor  # [blocks, block_size, kv_heads, D]
+    k_scale: Tensor | None = None  # float32 [blocks, block_size, kv_heads]
+    v_scale: Tensor | None = None  # float32 [blocks, block_size, kv_heads]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that there are; dimension 0 is the block in each."""
+        return [t for t in (self.k, self.v, self.k_scale, self.v_scale) if t is not None]
+
+    @property
+    def block_size(self) -> int:
+        return int(self.k.shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.untyped_storage().nbytes() for t in self.tensors)
 
 
 @dataclass(frozen=True)
@@ -78,7 +105,9 @@ class Kernels(Protocol):
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """x [T, H], weight [H] -> [T, H]; statistics in float32 (Zhang and Sennrich 2019)."""
+        """x [T, H] in the compute dtype, weight float32 [H] -> [T, H]; in float32, rounded once (Zhang and Sennrich
+        2019). Rows may be tokens or the heads of tokens.
+        """
         ...
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -92,25 +121,29 @@ class Kernels(Protocol):
         """
         ...
 
-    def new_kv_cache(
-        self, blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
-        """Zeroed caches for keys and for values of shape [blocks, block_size, kv_heads, head_dim].
+    def new_kv_cache(self, blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> KvCache:
+        """A zeroed cache of keys and values."""
+        ...
 
-        Strides are the backend's own (keys may lie transposed in a block); a block is contiguous.
+    def write_kv(self, k: Tensor, v: Tensor, cache: KvCache, slots: Tensor) -> None:
+        """Writes k, v [T, kv_heads, D] into the cache at ``slots`` int64 [T] (block * block_size + offset). Mutates
+        the cache; casts to its dtype.
         """
         ...
 
-    def write_kv(self, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
-        """Writes k, v [T, kv_heads, D] into the caches [blocks, block_size, kv_heads, D] at ``slots`` int64 [T]
-        (block * block_size + offset). Mutates the caches; casts to their dtype.
+    def paged_attention(
+        self, q: Tensor, cache: KvCache, meta: AttentionMeta, scale: float, window: int | None = None
+    ) -> Tensor:
+        """Causal attention of q [T, heads, D] over the paged cache -> [T, heads, D], accumulated in float32.
+
+        ``window``: position p sees p - window + 1 ... p only (Beltagy et al. 2020; Mistral 7B, Jiang et al. 2023).
         """
         ...
 
-    def paged_attention(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, meta: AttentionMeta, scale: float) -> Tensor:
-        """Causal attention of q [T, heads, D] over the paged caches -> [T, heads, D], accumulated in float32."""
-        ...
+    def gated_mul(self, gate_up: Tensor, activation: Activation) -> Tensor:
+        """gate_up [T, 2I] -> activation(gate) * up [T, I], in float32, rounded once.
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """gate_up [T, 2I] -> silu(gate) * up [T, I]."""
+        silu(x) = x sigmoid(x); gelu_tanh(x) = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 (Hendrycks and Gimpel
+        2016).
+        """
         ...

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from engine.kernels.interface import Kernels
+from engine.kernels.interface import Activation, Kernels
 from engine.layers.linear import Linear
 
 
@@ -15,7 +15,8 @@ class GatedMlp:
     kernels: Kernels
     gate_up: Linear
     down: Linear
+    activation: Activation = "silu"
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [T, hidden] -> [T, hidden]."""
-        return self.down(self.kernels.silu_mul(self.gate_up(x)))
+        return self.down(self.kernels.gated_mul(self.gate_up(x), self.activation))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.artifact import ArtifactError, Manifest
-from engine.kernels.interface import Kernels
+from engine.kernels.interface import Kernels, KvCache
 from engine.layers.attention import Attention
 from engine.layers.linear import Linear
 from engine.layers.mlp import GatedMlp
@@ -27,9 +27,9 @@ LOGIT_ROWS = 64  # rows of the head's output held in the compute dtype at once
 
 @dataclass(frozen=True)
 class Layer:
-    input_norm: Tensor  # [hidden]
+    input_norm: Tensor  # float32 [hidden]
     attention: Attention
-    post_norm: Tensor  # [hidden]
+    post_norm: Tensor  # float32 [hidden]
     mlp: GatedMlp
 
 
@@ -55,7 +55,7 @@ class Llama:
             return Linear.load(kernels, store, manifest, list(modules))
 
         def norm(name: str) -> Tensor:
-            return store.get(f"{name}.weight").to(kernels.dtype)
+            return store.get(f"{name}.weight").float()
 
         def layer(i: int) -> Layer:
             at = f"model.layers.{i}"
@@ -76,12 +76,12 @@ class Llama:
         tied = bool(config.get("tie_word_embeddings", False)) or "lm_head.weight" not in store
         self.head = self.embedding if tied else linear("lm_head").parts[0]
 
-    def forward(self, step: StepInput, caches: list[tuple[Tensor, Tensor]]) -> Tensor:
+    def forward(self, step: StepInput, caches: list[KvCache]) -> Tensor:
         """Normed hidden states [T, hidden] of the step's tokens. Mutates the caches."""
         residual = self.kernels.embed(step.tokens, self.embedding)
         x = self.kernels.rms_norm(residual, self.layers[0].input_norm, self.eps)
-        for i, (layer, (k_cache, v_cache)) in enumerate(zip(self.layers, caches, strict=True)):
-            x = layer.attention(x, step, k_cache, v_cache)
+        for i, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
+            x = layer.attention(x, step, cache)
             x, residual = self.kernels.add_rms_norm(x, residual, layer.post_norm, self.eps)
             x = layer.mlp(x)
             following = self.layers[i + 1].input_norm if i + 1 < len(self.layers) else self.norm

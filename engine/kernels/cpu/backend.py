@@ -15,10 +15,12 @@ from engine.artifact import ArtifactError, LinearSpec
 from engine.kernels.cpu import compile as compiler
 from engine.kernels.cpu import panels
 from engine.kernels.cpu.library import Library, pointer
-from engine.kernels.interface import AttentionMeta, PackedLinear
+from engine.kernels.interface import Activation, AttentionMeta, KvCache, PackedLinear
 from engine.kernels.reference import packing
 
 W_BF16, W_F32, W_INT4 = 0, 1, 2  # as in csrc/gemm.c
+ACTIVATIONS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1}  # as in csrc/rows.c
+NO_WINDOW = 0  # as in csrc/attention.c
 
 
 class CpuKernels:
@@ -184,14 +186,12 @@ class CpuKernels:
         )
         return q_out, k_out
 
-    def new_kv_cache(
-        self, blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
+    def new_kv_cache(self, blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> KvCache:
         k = torch.zeros(blocks, kv_heads, head_dim, block_size, dtype=dtype).permute(0, 3, 1, 2)
         v = torch.zeros(blocks, kv_heads, block_size, head_dim, dtype=dtype).permute(0, 2, 1, 3)
-        return k, v
+        return KvCache(k, v)
 
-    def write_kv(self, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
+    def write_kv(self, k: Tensor, v: Tensor, cache: KvCache, slots: Tensor) -> None:
         k, v = _rows(k), _rows(v)
         rows, kv_heads, dim = k.shape
         self._c.write_kv(
@@ -200,30 +200,32 @@ class CpuKernels:
             pointer(v),
             v.stride(0),
             self._bf16,
-            pointer(k_cache),
-            pointer(v_cache),
-            int(k_cache.dtype == torch.bfloat16),
+            pointer(cache.k),
+            pointer(cache.v),
+            int(cache.k.dtype == torch.bfloat16),
             pointer(slots),
             rows,
             kv_heads,
             dim,
-            k_cache.shape[1],
+            cache.block_size,
             self.threads,
         )
 
-    def paged_attention(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, meta: AttentionMeta, scale: float) -> Tensor:
+    def paged_attention(
+        self, q: Tensor, cache: KvCache, meta: AttentionMeta, scale: float, window: int | None = None
+    ) -> Tensor:
         q = q.contiguous()
         _, heads, dim = q.shape
-        _, block_size, kv_heads, _ = k_cache.shape
+        _, block_size, kv_heads, _ = cache.k.shape
         out = torch.empty_like(q)
         requests, max_blocks = meta.block_tables.shape
         failed = self._c.paged_attention(
             pointer(q),
             self._bf16,
             pointer(out),
-            pointer(k_cache),
-            pointer(v_cache),
-            int(k_cache.dtype == torch.bfloat16),
+            pointer(cache.k),
+            pointer(cache.v),
+            int(cache.k.dtype == torch.bfloat16),
             pointer(meta.query_starts),
             pointer(meta.context_lens),
             pointer(meta.block_tables),
@@ -233,6 +235,7 @@ class CpuKernels:
             kv_heads,
             dim,
             block_size,
+            NO_WINDOW if window is None else window,
             scale,
             self.threads,
         )
@@ -240,11 +243,11 @@ class CpuKernels:
             raise MemoryError("no memory for the attention buffers")
         return out
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
+    def gated_mul(self, gate_up: Tensor, activation: Activation) -> Tensor:
         gate_up = gate_up.contiguous()
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = torch.empty(rows, width, dtype=self.dtype)
-        self._c.silu_mul(pointer(gate_up), pointer(out), rows, width, self.threads)
+        self._c.gated_mul(pointer(gate_up), pointer(out), rows, width, ACTIVATIONS[activation], self.threads)
         return out
 
 

@@ -13,10 +13,10 @@ P, L, I, F = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float  # noq
 SIGNATURES: dict[str, tuple[list[Any], Any]] = {
     "rms_norm_": ([P, P, P, P, P, L, L, F, I], None),
     "rope_": ([P, L, P, L, P, P, P, P, L, L, L, L, I], None),
-    "silu_mul_": ([P, P, L, L, I], None),
+    "gated_mul_": ([P, P, L, L, I, I], None),
     "quantise_rows_": ([P, P, P, L, L, I], None),
     "write_kv": ([P, L, P, L, I, P, P, I, P, L, L, L, L, I], None),
-    "paged_attention": ([P, I, P, P, P, I, P, P, P, L, L, L, L, L, L, F, I], I),
+    "paged_attention": ([P, I, P, P, P, I, P, P, P, L, L, L, L, L, L, L, F, I], I),
     "gemm": ([P, I, P, I, P, P, P, P, L, L, L, L, I, I, I, I], I),
     "gemm_int8": ([P, P, P, I, P, P, P, P, L, L, L, I], I),
     "gemm_panel": ([], I),

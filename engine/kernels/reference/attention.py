@@ -10,20 +10,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.kernels.interface import AttentionMeta
+from engine.kernels.interface import AttentionMeta, KvCache
 
 CHUNK = 64
 
 
-def paged_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, meta: AttentionMeta, scale: float) -> Tensor:
-    """q [T, heads, D], caches [blocks, block_size, kv_heads, D] -> [T, heads, D] in q's dtype."""
+def paged_attention(q: Tensor, cache: KvCache, meta: AttentionMeta, scale: float, window: int | None) -> Tensor:
+    """q [T, heads, D] -> [T, heads, D] in q's dtype."""
     out = torch.empty_like(q)
     starts, lengths = meta.query_starts.tolist(), meta.context_lens.tolist()
     for r, length in enumerate(lengths):
-        keys = _gather(k_cache, meta.block_tables[r], length)
-        values = _gather(v_cache, meta.block_tables[r], length)
+        keys = _gather(cache.k, meta.block_tables[r], length)
+        values = _gather(cache.v, meta.block_tables[r], length)
         for row in range(starts[r], starts[r + 1]):
-            out[row] = _attend(q[row].float() * scale, keys, values, length - (starts[r + 1] - row))
+            position = length - (starts[r + 1] - row)
+            first = 0 if window is None else max(0, position - window + 1)
+            out[row] = _attend(q[row].float() * scale, keys, values, first, position)
     return out
 
 
@@ -37,8 +39,8 @@ def _gather(cache: Tensor, table: Tensor, length: int) -> Tensor:
     return flat.view(chunks, CHUNK, kv_heads, dim).transpose(1, 2).contiguous()
 
 
-def _attend(q: Tensor, keys: Tensor, values: Tensor, position: int) -> Tensor:
-    """One row: q float32 [heads, D], scaled, at ``position`` -> [heads, D]."""
+def _attend(q: Tensor, keys: Tensor, values: Tensor, first: int, position: int) -> Tensor:
+    """One row: q float32 [heads, D], scaled, at ``position``, which sees positions from ``first`` on -> [heads, D]."""
     heads, dim = q.shape
     kv_heads = keys.shape[1]
     grouped = q.view(kv_heads, heads // kv_heads, dim).contiguous()
@@ -46,9 +48,10 @@ def _attend(q: Tensor, keys: Tensor, values: Tensor, position: int) -> Tensor:
     total = torch.zeros_like(highest)
     acc = torch.zeros_like(grouped)
     offsets = torch.arange(CHUNK)
-    for c in range(position // CHUNK + 1):
+    for c in range(first // CHUNK, position // CHUNK + 1):
+        at = offsets + c * CHUNK
         scores = grouped @ keys[c].transpose(1, 2)  # [kv_heads, group, CHUNK]
-        scores = scores.masked_fill(offsets + c * CHUNK > position, -torch.inf)
+        scores = scores.masked_fill((at > position) | (at < first), -torch.inf)
         new = torch.maximum(highest, scores.amax(-1, keepdim=True))
         weights = (scores - new).exp()
         shrink = (highest - new).exp()

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from engine.artifact import LinearSpec
-from engine.kernels.interface import AttentionMeta, PackedLinear
+from engine.kernels.interface import Activation, AttentionMeta, KvCache, PackedLinear
 from engine.kernels.reference import attention, packing
 from engine.kernels.reference.matmul import row_tile, tiled_linear
+
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+}
 
 
 class ReferenceKernels:
@@ -69,7 +77,7 @@ class ReferenceKernels:
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         wide = x.float()
         mean = wide.square().mean(-1, keepdim=True)
-        return (wide * (mean + eps).rsqrt() * weight.float()).to(self.dtype)
+        return (wide * (mean + eps).rsqrt() * weight).to(self.dtype)
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         total = x + residual
@@ -84,23 +92,23 @@ class ReferenceKernels:
 
         return rotate(q), rotate(k)
 
-    def new_kv_cache(
-        self, blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
+    def new_kv_cache(self, blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> KvCache:
         shape = (blocks, block_size, kv_heads, head_dim)
-        return torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)
+        return KvCache(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype))
 
-    def write_kv(self, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
-        block, offset = slots // k_cache.shape[1], slots % k_cache.shape[1]
-        k_cache[block, offset] = k.to(k_cache.dtype)
-        v_cache[block, offset] = v.to(v_cache.dtype)
+    def write_kv(self, k: Tensor, v: Tensor, cache: KvCache, slots: Tensor) -> None:
+        block, offset = slots // cache.block_size, slots % cache.block_size
+        cache.k[block, offset] = k.to(cache.k.dtype)
+        cache.v[block, offset] = v.to(cache.v.dtype)
 
-    def paged_attention(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, meta: AttentionMeta, scale: float) -> Tensor:
-        return attention.paged_attention(q, k_cache, v_cache, meta, scale)
+    def paged_attention(
+        self, q: Tensor, cache: KvCache, meta: AttentionMeta, scale: float, window: int | None = None
+    ) -> Tensor:
+        return attention.paged_attention(q, cache, meta, scale, window)
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
+    def gated_mul(self, gate_up: Tensor, activation: Activation) -> Tensor:
         gate, up = gate_up.chunk(2, dim=-1)
-        return (F.silu(gate.float()) * up.float()).to(self.dtype)
+        return (ACTIVATIONS[activation](gate.float()) * up.float()).to(self.dtype)
 
 
 def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:

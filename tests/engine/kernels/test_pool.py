@@ -44,7 +44,7 @@ def test_more_helpers_than_work_and_than_cores() -> None:
     alone, many = CpuKernels(torch.float32, threads=1), CpuKernels(torch.float32, threads=16)
     x = torch.randn(100, 2 * 48, generator=torch.Generator().manual_seed(0))
     for rows in (1, 8, 9, 100):
-        assert torch.equal(many.silu_mul(x[:rows]), alone.silu_mul(x[:rows]))
+        assert torch.equal(many.gated_mul(x[:rows], "silu"), alone.gated_mul(x[:rows], "silu"))
 
 
 def test_a_forked_child_starts_helpers_of_its_own() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import pytest
 import torch
 
-from engine.kernels.interface import Kernels
+from engine.kernels.interface import Activation, Kernels
 from engine.kernels.reference.backend import quantise_rows
 from tests.engine.kernels.conftest import assert_close
 
@@ -16,7 +19,7 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("width", [1, 7, 16, 40, 576])
 def test_rms_norm(kernels: Kernels, width: int) -> None:
-    x, weight = normal(19, width).to(kernels.dtype), normal(width, seed=1).to(kernels.dtype)
+    x, weight = normal(19, width).to(kernels.dtype), normal(width, seed=1)
     wide = x.double()
     expected = wide / (wide.square().mean(1, keepdim=True) + 1e-5).sqrt() * weight.double()
     found = kernels.rms_norm(x, weight, 1e-5)
@@ -28,7 +31,7 @@ def test_rms_norm(kernels: Kernels, width: int) -> None:
 @pytest.mark.parametrize("width", [5, 64])
 def test_add_rms_norm_is_add_then_norm(kernels: Kernels, width: int) -> None:
     x, residual = normal(11, width).to(kernels.dtype), normal(11, width, seed=1).to(kernels.dtype)
-    weight = normal(width, seed=2).to(kernels.dtype)
+    weight = normal(width, seed=2)
     normed, total = kernels.add_rms_norm(x, residual, weight, 1e-6)
     assert torch.equal(total, x + residual)
     assert torch.equal(normed, kernels.rms_norm(x + residual, weight, 1e-6))
@@ -51,21 +54,29 @@ def test_rope_turns_pairs_by_their_angle(kernels: Kernels, dim: int) -> None:
         assert found.shape == x.shape
 
 
+ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": lambda x: x * x.sigmoid(),
+    "gelu_tanh": lambda x: x * (1 + ((2 / math.pi) ** 0.5 * (x + 0.044715 * x**3)).tanh()) / 2,
+}
+
+
 @pytest.mark.parametrize("width", [3, 16, 100])
-def test_silu_mul(kernels: Kernels, width: int) -> None:
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gated_mul(kernels: Kernels, width: int, activation: Activation) -> None:
     x = (normal(17, 2 * width) * 4).to(kernels.dtype)
     gate, up = x.double().chunk(2, -1)
-    found = kernels.silu_mul(x)
-    assert_close(found, gate * gate.sigmoid() * up, kernels.dtype)
-    assert torch.equal(kernels.silu_mul(x[3:4])[0], found[3])
+    found = kernels.gated_mul(x, activation)
+    assert_close(found, ACTIVATIONS[activation](gate) * up, kernels.dtype)
+    assert torch.equal(kernels.gated_mul(x[3:4], activation)[0], found[3])
 
 
-def test_silu_mul_at_the_ends_of_the_range(kernels: Kernels) -> None:
-    gate = torch.tensor([-1e4, -200.0, -80.0, 0.0, 80.0, 200.0, 1e4] * 5)
-    x = torch.cat([gate, torch.ones(35)])[None].to(kernels.dtype)
-    found = kernels.silu_mul(x).float()
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gated_mul_at_the_ends_of_the_range(kernels: Kernels, activation: Activation) -> None:
+    gate = torch.tensor([-1e30, -1e4, -200.0, -80.0, 0.0, 80.0, 200.0, 1e4] * 5)
+    x = torch.cat([gate, torch.ones(40)])[None].to(kernels.dtype)
+    found = kernels.gated_mul(x, activation).float()
     assert torch.isfinite(found).all()
-    assert_close(found[0], torch.nn.functional.silu(x[0, :35].double()), kernels.dtype)
+    assert_close(found[0], ACTIVATIONS[activation](x[0, :40].double()), kernels.dtype)
 
 
 def test_quantised_rows_have_their_own_scale() -> None:

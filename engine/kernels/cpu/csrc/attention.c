@@ -13,6 +13,7 @@
 #define CHUNK 16
 #define ROWS 16  /* query rows of a tile */
 #define GROUP 4  /* heads worked on at once */
+#define NO_WINDOW 0
 #define DIMV 4   /* vectors of the head dimension held in registers at once */
 
 typedef struct {
@@ -103,13 +104,13 @@ INLINE void load_chunk(const Paged *p, long start, long count, float *keys, floa
     }
 }
 
-/* Adds nv vectors of the head dimension: acc = acc * shrink + weights . values, keys in order. */
+/* Adds nv vectors of the head dimension: acc = acc * shrink + weights . values, keys from ... count - 1 in order. */
 INLINE void add_values(int heads, int nv, const float *weights, const float *shrink, const float *values, long padded,
-                       long count, float *acc) {
+                       long from, long count, float *acc) {
     v16 a[GROUP][DIMV];
     for (int h = 0; h < heads; h++)
         for (int v = 0; v < nv; v++) a[h][v] = load_f32(acc + h * padded + v * LANES) * splat(shrink[h]);
-    for (long j = 0; j < count; j++) {
+    for (long j = from; j < count; j++) {
         v16 row[DIMV];
         for (int v = 0; v < nv; v++) row[v] = load_f32(values + j * padded + v * LANES);
         for (int h = 0; h < heads; h++) {
@@ -121,9 +122,10 @@ INLINE void add_values(int heads, int nv, const float *weights, const float *shr
         for (int v = 0; v < nv; v++) store_f32(acc + h * padded + v * LANES, a[h][v]);
 }
 
-/* One chunk for the `heads` heads of one query row: q [heads][dim], state highest, total [heads], acc [heads][padded]. */
-INLINE void attend(int heads, const float *q, long dim, long padded, const float *keys, const float *values, long count,
-                   float *highest, float *total, float *acc) {
+/* Keys from ... count - 1 of one chunk for the `heads` heads of one query row: q [heads][dim], state highest, total
+   [heads], acc [heads][padded]. At least one key is seen. */
+INLINE void attend(int heads, const float *q, long dim, long padded, const float *keys, const float *values, long from,
+                   long count, float *highest, float *total, float *acc) {
     v16 scores[GROUP];
     for (int h = 0; h < heads; h++) scores[h] = splat(0.0f);
     for (long d = 0; d < dim; d++) {
@@ -131,7 +133,7 @@ INLINE void attend(int heads, const float *q, long dim, long padded, const float
         for (int h = 0; h < heads; h++) scores[h] += splat(q[h * dim + d]) * key;
     }
     const i16v lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    i16v seen = lane < ((i16v){} + (int32_t)count);
+    i16v seen = (lane < ((i16v){} + (int32_t)count)) & (lane >= ((i16v){} + (int32_t)from));
     float weights[GROUP * CHUNK], shrink[LANES];
     v16 change = splat(0.0f);
     for (int h = 0; h < heads; h++) {
@@ -147,27 +149,30 @@ INLINE void attend(int heads, const float *q, long dim, long padded, const float
     for (int h = 0; h < heads; h++) total[h] = total[h] * shrink[h] + sum_lanes(scores[h]);
     long v = 0;
     for (; v + DIMV * LANES <= padded; v += DIMV * LANES)
-        add_values(heads, DIMV, weights, shrink, values + v, padded, count, acc + v);
-    for (; v < padded; v += LANES) add_values(heads, 1, weights, shrink, values + v, padded, count, acc + v);
+        add_values(heads, DIMV, weights, shrink, values + v, padded, from, count, acc + v);
+    for (; v < padded; v += LANES) add_values(heads, 1, weights, shrink, values + v, padded, from, count, acc + v);
 }
 
-static void attend_row(long group, const float *q, long dim, long padded, const float *keys, const float *values, long count,
-                       float *highest, float *total, float *acc) {
+static void attend_row(long group, const float *q, long dim, long padded, const float *keys, const float *values, long from,
+                       long count, float *highest, float *total, float *acc) {
     for (long h = 0; h < group; h += GROUP) {
         const float *qh = q + h * dim;
         float *a = acc + h * padded;
         switch (MIN(GROUP, group - h)) {
-            case 1: attend(1, qh, dim, padded, keys, values, count, highest + h, total + h, a); break;
-            case 2: attend(2, qh, dim, padded, keys, values, count, highest + h, total + h, a); break;
-            case 3: attend(3, qh, dim, padded, keys, values, count, highest + h, total + h, a); break;
-            default: attend(4, qh, dim, padded, keys, values, count, highest + h, total + h, a); break;
+            case 1: attend(1, qh, dim, padded, keys, values, from, count, highest + h, total + h, a); break;
+            case 2: attend(2, qh, dim, padded, keys, values, from, count, highest + h, total + h, a); break;
+            case 3: attend(3, qh, dim, padded, keys, values, from, count, highest + h, total + h, a); break;
+            default: attend(4, qh, dim, padded, keys, values, from, count, highest + h, total + h, a); break;
         }
     }
 }
 
+/* The oldest position that one at `position` sees. */
+INLINE long oldest(long position, long window) { return window == NO_WINDOW ? 0 : MAX(0, position - window + 1); }
+
 /* Query rows first ... first + rows - 1 (of the step) of one request, the first at `position`, for one KV head. */
 static void attend_tile(const void *q, int q_bf16, void *out, long first, long rows, long position, const Paged *p,
-                        long heads, float scale, float *scratch) {
+                        long heads, long window, float scale, float *scratch) {
     long dim = p->dim, padded = p->padded, group = heads / p->kv_heads;
     float *keys = scratch, *values = keys + dim * CHUNK, *queries = values + CHUNK * padded;
     float *acc = queries + ROWS * group * dim, *highest = acc + ROWS * group * padded, *total = highest + ROWS * group;
@@ -181,11 +186,15 @@ static void attend_tile(const void *q, int q_bf16, void *out, long first, long r
     memset(acc, 0, sizeof(float) * rows * group * padded);
     for (long i = 0; i < rows * group; i++) highest[i] = -INFINITY, total[i] = 0.0f;
     long last = position + rows - 1;
-    for (long start = 0; start <= last; start += CHUNK) {
+    for (long start = oldest(position, window) / CHUNK * CHUNK; start <= last; start += CHUNK) {
         load_chunk(p, start, MIN(CHUNK, last - start + 1), keys, values);
-        for (long i = MAX(0, start - position); i < rows; i++)
-            attend_row(group, queries + i * group * dim, dim, padded, keys, values, MIN(CHUNK, position + i - start + 1),
-                       highest + i * group, total + i * group, acc + i * group * padded);
+        for (long i = MAX(0, start - position); i < rows; i++) {
+            long from = MAX(0, oldest(position + i, window) - start);
+            if (from < CHUNK) /* else the row sees nothing of this chunk */
+                attend_row(group, queries + i * group * dim, dim, padded, keys, values, from,
+                           MIN(CHUNK, position + i - start + 1), highest + i * group, total + i * group,
+                           acc + i * group * padded);
+        }
     }
     for (long i = 0; i < rows; i++)
         for (long h = 0; h < group; h++)
@@ -203,7 +212,7 @@ typedef struct {
     const void *q, *k_cache, *v_cache;
     void *out;
     const int32_t *starts, *lengths, *tables;
-    long max_blocks, tiles, heads, kv_heads, dim, padded, block_size, floats;
+    long max_blocks, tiles, heads, kv_heads, dim, padded, block_size, window, floats;
     int q_bf16, kv_bf16;
     float scale;
     atomic_int failed;
@@ -226,19 +235,20 @@ static void attend_item(void *context, long item) {
     Paged p = {s->k_cache, s->v_cache, s->kv_bf16, s->tables + r * s->max_blocks, item % s->kv_heads,
                s->kv_heads, s->dim, s->padded, s->block_size};
     attend_tile(s->q, s->q_bf16, s->out, first, MIN(ROWS, end - first), s->lengths[r] - (end - first), &p, s->heads,
-                s->scale, scratch);
+                s->window, s->scale, scratch);
 }
 
-/* Returns 0, or 1 where memory ran out. */
+/* window: how many positions one sees, its own included, or NO_WINDOW. Returns 0, or 1 where memory ran out. */
 API int paged_attention(const void *q, int q_bf16, void *out, const void *k_cache, const void *v_cache, int kv_bf16,
                         const int32_t *starts, const int32_t *lengths, const int32_t *tables, long max_blocks,
-                        long requests, long heads, long kv_heads, long dim, long block_size, float scale, int threads) {
+                        long requests, long heads, long kv_heads, long dim, long block_size, long window, float scale,
+                        int threads) {
     long tiles = 0;
     for (long r = 0; r < requests; r++) tiles += (starts[r + 1] - starts[r] + ROWS - 1) / ROWS;
     long padded = (dim + LANES - 1) / LANES * LANES, group = heads / kv_heads;
     long floats = dim * CHUNK + CHUNK * padded + ROWS * group * (dim + padded + 2);
     Step s = {q, k_cache, v_cache, out, starts, lengths, tables, max_blocks, tiles, heads, kv_heads, dim, padded,
-              block_size, floats, q_bf16, kv_bf16, scale, 0};
+              block_size, window, floats, q_bf16, kv_bf16, scale, 0};
     pool_run(attend_item, &s, tiles * kv_heads, threads);
     return atomic_load(&s.failed);
 }

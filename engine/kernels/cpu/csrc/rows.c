@@ -20,6 +20,15 @@ typedef struct {
         pool_run(items, &each, ((rows) + ROWS_AN_ITEM - 1) / ROWS_AN_ITEM, threads);   \
     } while (0)
 
+enum { SILU, GELU_TANH };
+
+/* x sigmoid(z): z = x is SiLU; z = 2 sqrt(2 / pi) (x + 0.044715 x^3) is GELU in its tanh form, as
+   (1 + tanh(z / 2)) / 2 = sigmoid(z). */
+INLINE v16 activate16(v16 x, int activation) {
+    v16 z = activation == SILU ? x : splat(1.5957691216057308f) * (x + splat(0.044715f) * (x * x * x));
+    return x / (splat(1.0f) + exp16(-z));
+}
+
 #define T float
 #define NAME(x) x##_f32
 #define LOAD load_f32

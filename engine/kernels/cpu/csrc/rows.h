@@ -3,7 +3,8 @@
    function of one row and its arguments in a struct; EACH_ROW makes the exported function around them. */
 
 typedef struct {
-    const T *x, *residual, *weight;
+    const T *x, *residual;
+    const float *weight;
     T *out, *total;
     long width;
     float eps;
@@ -11,7 +12,8 @@ typedef struct {
 
 /* residual NULL: out = norm(x). Else total = x + residual (rounded to T), out = norm(total). */
 INLINE void NAME(norm_row)(const NAME(Norm) *p, long r) {
-    const T *x = p->x, *residual = p->residual, *weight = p->weight;
+    const T *x = p->x, *residual = p->residual;
+    const float *weight = p->weight;
     T *out = p->out, *total = p->total;
     long width = p->width;
     float eps = p->eps;
@@ -33,14 +35,14 @@ INLINE void NAME(norm_row)(const NAME(Norm) *p, long r) {
     for (; i < width; i++) tail += LOAD1(in + i) * LOAD1(in + i);
     float scale = 1.0f / sqrtf((sum_lanes(squares) + tail) / (float)width + eps);
     T *o = out + r * width;
-    for (i = 0; i + LANES <= width; i += LANES) STORE(o + i, LOAD(in + i) * splat(scale) * LOAD(weight + i));
-    for (; i < width; i++) STORE1(o + i, LOAD1(in + i) * scale * LOAD1(weight + i));
+    for (i = 0; i + LANES <= width; i += LANES) STORE(o + i, LOAD(in + i) * splat(scale) * load_f32(weight + i));
+    for (; i < width; i++) STORE1(o + i, LOAD1(in + i) * scale * weight[i]);
 }
 
 EACH_ROW(NAME(norm_items), NAME(Norm), NAME(norm_row))
 
-API void NAME(rms_norm)(const T *x, const T *residual, const T *weight, T *out, T *total, long rows, long width, float eps,
-                        int threads) {
+API void NAME(rms_norm)(const T *x, const T *residual, const float *weight, T *out, T *total, long rows, long width,
+                        float eps, int threads) {
     NAME(Norm) p = {x, residual, weight, out, total, width, eps};
     RUN_ROWS(NAME(norm_items), p, rows, threads);
 }
@@ -87,27 +89,36 @@ typedef struct {
     const T *gate_up;
     T *out;
     long width;
-} NAME(Silu);
+    int activation;
+} NAME(Gated);
 
-INLINE void NAME(silu_row)(const NAME(Silu) *p, long r) {
+/* Called with the activation known, so that its branch folds. */
+INLINE void NAME(gated_as)(const NAME(Gated) *p, long r, int activation) {
     const T *gate = p->gate_up + 2 * r * p->width, *up = gate + p->width;
     T *o = p->out + r * p->width;
     long i = 0;
     for (; i + LANES <= p->width; i += LANES) {
         v16 g = LOAD(gate + i);
-        STORE(o + i, g / (splat(1.0f) + exp16(-g)) * LOAD(up + i));
+        STORE(o + i, activate16(g, activation) * LOAD(up + i));
     }
     for (; i < p->width; i++) {
         float g = LOAD1(gate + i);
-        STORE1(o + i, g / (1.0f + exp16(splat(-g))[0]) * LOAD1(up + i));
+        STORE1(o + i, activate16(splat(g), activation)[0] * LOAD1(up + i));
     }
 }
 
-EACH_ROW(NAME(silu_items), NAME(Silu), NAME(silu_row))
+INLINE void NAME(gated_row)(const NAME(Gated) *p, long r) {
+    if (p->activation == SILU)
+        NAME(gated_as)(p, r, SILU);
+    else
+        NAME(gated_as)(p, r, GELU_TANH);
+}
 
-API void NAME(silu_mul)(const T *gate_up, T *out, long rows, long width, int threads) {
-    NAME(Silu) p = {gate_up, out, width};
-    RUN_ROWS(NAME(silu_items), p, rows, threads);
+EACH_ROW(NAME(gated_items), NAME(Gated), NAME(gated_row))
+
+API void NAME(gated_mul)(const T *gate_up, T *out, long rows, long width, int activation, int threads) {
+    NAME(Gated) p = {gate_up, out, width, activation};
+    RUN_ROWS(NAME(gated_items), p, rows, threads);
 }
 
 typedef struct {
