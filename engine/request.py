@@ -31,8 +31,8 @@ class TokenLogprob(NamedTuple):
 class SamplingParams:
     """How tokens are drawn and when to stop. Text (stop strings) is the server's business.
 
-    ``temperature`` 0 is greedy; ``top_k`` 0 and ``top_p`` 1 are off; ``logprobs`` is how many alternatives to report
-    beside each generated token (None: report nothing), ``prompt_logprobs`` the same for the prompt;
+    ``temperature`` 0 is greedy; ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 are off; ``logprobs`` is how many alternatives
+    to report beside each generated token (None: report nothing), ``prompt_logprobs`` the same for the prompt;
     ``stop_token_ids`` end the request unless ``ignore_eos``, and not before ``min_tokens`` tokens.
     """
 
@@ -40,6 +40,7 @@ class SamplingParams:
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
@@ -57,6 +58,7 @@ class SamplingParams:
             (self.temperature >= 0, "temperature", self.temperature, "0 or more"),
             (self.top_k >= 0, "top_k", self.top_k, "0 (off) or more"),
             (0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1"),
+            (0 <= self.min_p <= 1, "min_p", self.min_p, "0 (off) to 1"),
             (self.repetition_penalty > 0, "repetition_penalty", self.repetition_penalty, "above 0"),
             (0 <= self.min_tokens <= self.max_tokens, "min_tokens", self.min_tokens, f"0 to {self.max_tokens}"),
         ]

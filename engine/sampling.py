@@ -1,14 +1,11 @@
 """Logits to tokens.
 
-A draw depends on the request's own logits, parameters, seed and position, on nothing else: noise comes from a counter
-based generator (SplitMix64; Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014) keyed by
-(seed, position), and the draw is the Gumbel-max rule (Maddison, Tarlow, Minka, "A* sampling", NIPS 2014), which is an
-argmax and so does not depend on the order of a sum. Reported log-probabilities are those of the unmodified logits.
+A draw depends on the request's own logits, parameters, seed and position, on nothing else: see ``engine.draw``.
+Reported log-probabilities are those of the unmodified logits.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -16,7 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engine.request import Request, SamplingParams, TokenLogprob
+from engine.draw import draw
+from engine.request import Request, TokenLogprob
 
 _LOGPROB_ROWS = 32  # rows normalised at once: bounds the extra memory to 32 x vocab
 
@@ -57,9 +55,7 @@ def _sample_one(row: Tensor, request: Request) -> int | LogitsError:
     logits = modified(row, request) if params.modifies_logits else row
     if params.temperature == 0:
         return int(logits.argmax())
-    scaled = logits.double() / params.temperature
-    ids = kept(scaled, params)
-    return int(ids[(scaled[ids] + gumbel(request.seed, request.num_tokens, ids)).argmax()])
+    return draw(logits.cpu().numpy(), params, request.seed, request.num_tokens)
 
 
 def modified(row: Tensor, request: Request) -> Tensor:
@@ -85,57 +81,6 @@ def modified(row: Tensor, request: Request) -> Tensor:
     if params.stop_token_ids and not params.ignore_eos and request.num_output_tokens < params.min_tokens:
         logits[torch.tensor(params.stop_token_ids, device=row.device)] = -math.inf
     return logits
-
-
-def kept(scaled: Tensor, params: SamplingParams) -> Tensor:
-    """Ids that ``top_k`` and then ``top_p`` leave, int64; of equal logits the lower id is kept first."""
-    everything = scaled.numel()
-    if params.top_k and params.top_k < everything:
-        order = _best(scaled, params.top_k)[: params.top_k]
-        return order[: _nucleus(scaled[order], scaled[order].logsumexp(0), params.top_p)]
-    if params.top_p == 1.0:
-        return torch.arange(everything, device=scaled.device)
-    total = scaled.logsumexp(0)
-    for count in (256, 4096, everything):  # sorting a whole vocabulary is slow and seldom needed
-        order = _best(scaled, min(count, everything))
-        size = _nucleus(scaled[order], total, params.top_p)
-        if size < len(order):
-            return order[:size]
-    return order
-
-
-def _best(scaled: Tensor, count: int) -> Tensor:
-    """Ids by falling logit, then by id: all as good as the best ``count``, so more than these on ties at the edge."""
-    edge = scaled.topk(count).values[-1]
-    pool = (scaled >= edge).nonzero()[:, 0]
-    return pool[scaled[pool].sort(descending=True, stable=True).indices]
-
-
-def _nucleus(ordered: Tensor, total: Tensor, top_p: float) -> int:
-    """How many of the likeliest it takes to have ``top_p`` of the mass (at most all that are there)."""
-    if top_p == 1.0:
-        return len(ordered)
-    mass = (ordered - total).exp().cumsum(0)
-    return min(len(ordered), int((mass < top_p).sum()) + 1)
-
-
-def gumbel(seed: int, position: int, ids: Tensor) -> Tensor:
-    """Standard Gumbel noise, float64, for token ``ids`` at ``position``: the same for the same three, anywhere."""
-    key = int.from_bytes(hashlib.sha256(f"{seed}/{position}".encode()).digest()[:8], "big", signed=True)
-    z = ids * _signed(0x9E3779B97F4A7C15) + key  # int64 arithmetic wraps, as SplitMix64 wants
-    z = (z ^ _shift(z, 30)) * _signed(0xBF58476D1CE4E5B9)
-    z = (z ^ _shift(z, 27)) * _signed(0x94D049BB133111EB)
-    uniform = (_shift(z ^ _shift(z, 31), 12).double() + 0.5) / 2**52  # strictly between 0 and 1
-    return -(-uniform.log()).log()
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value
-
-
-def _shift(z: Tensor, bits: int) -> Tensor:
-    """Logical right shift of an int64."""
-    return (z >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def token_logprobs(rows: Tensor, token_ids: Sequence[int], top: int) -> list[TokenLogprob]:

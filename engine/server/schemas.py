@@ -30,6 +30,7 @@ class _Body(BaseModel):
     temperature: float = Field(1.0, ge=0)
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=-1, lt=INT64, description="0 or -1: off")
+    min_p: float = Field(0.0, ge=0, le=1)
     stop: list[Stop] | Stop = []
     seed: int | None = Field(None, ge=-INT64, lt=INT64)
     presence_penalty: float = Field(0.0, ge=-2, le=2)
@@ -66,6 +67,7 @@ class _Body(BaseModel):
             temperature=self.temperature,
             top_k=max(self.top_k, 0),
             top_p=self.top_p,
+            min_p=self.min_p,
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
             repetition_penalty=self.repetition_penalty,
