@@ -100,6 +100,8 @@ async def _stream(state: ServerState, call: Call, first: Piece, rest: AsyncItera
         chunk = {**head, "choices": [call.format.chunk_choice(piece)]}
         if call.continuous_usage:
             chunk["usage"] = usage.body()
+        elif call.include_usage:
+            chunk["usage"] = None  # OpenAI: every chunk has the field, the last one its value
         await event(_event(chunk))
 
     headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]

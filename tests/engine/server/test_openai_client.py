@@ -1,0 +1,359 @@
+"""The official ``openai`` client against a running server: transcripts, errors, retries, cancellation.
+
+The transcripts in ``golden/`` are written by ``python -m tests.engine.server.golden_update``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+
+from tests.engine.server.booted import MODEL, Booted, boot, until
+from tests.engine.server.openai_cases import (
+    CASES,
+    CONFIG,
+    GOLDEN,
+    HELLO,
+    IGNORE_EOS,
+    TOLERANCE,
+    async_client,
+    differences,
+    load,
+    record,
+    record_async,
+    sync_client,
+)
+from tests.tiny import EOS_ID
+
+LONG: dict[str, Any] = {"model": MODEL, "prompt": "long", "max_tokens": 480, "n": 4, "extra_body": IGNORE_EOS}
+
+
+@pytest.fixture(scope="module")
+def served(artifact: Path) -> Iterator[Booted]:
+    with boot(artifact, **CONFIG) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def reference(artifact: Path) -> Iterator[Booted]:
+    """A server that finds no compiler, so that its sums run in another order, as on another CPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", "")
+        with boot(artifact, **CONFIG) as running:
+            assert running.http.get("/info").json()["derived"]["kernels"] == "reference"
+            yield running
+
+
+@pytest.fixture(scope="module")
+def client(served: Booted) -> Iterator[OpenAI]:
+    with sync_client(served.port) as found:
+        yield found
+
+
+def idle(server: Booted) -> None:
+    until(lambda: server.metric("num_requests_running") + server.metric("num_requests_waiting") == 0)
+    assert server.metric("kv_blocks_used") == 0
+    assert server.metric("kv_integrity_errors_total") == 0
+
+
+# Transcripts
+
+
+def test_every_case_has_its_golden_file() -> None:
+    assert sorted(p.stem for p in GOLDEN.iterdir()) == sorted(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_transcript(client: OpenAI, name: str) -> None:
+    assert list(differences(record(client, CASES[name]), load(name))) == []
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_transcript_with_other_kernels(reference: Booted, name: str) -> None:
+    with sync_client(reference.port) as client:
+        assert list(differences(record(client, CASES[name]), load(name))) == []
+
+
+async def test_transcripts_one_after_another_and_all_at_once(served: Booted) -> None:
+    async with async_client(served.port) as client:
+        for name, case in CASES.items():
+            assert list(differences(await record_async(client, case), load(name))) == [], name
+        together = await asyncio.gather(*(record_async(client, case) for case in CASES.values()))
+    for name, found in zip(CASES, together, strict=True):
+        assert list(differences(found, load(name))) == [], name
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden_streams_follow_the_protocol(name: str) -> None:
+    """Read from the files, so that a server and its transcripts cannot go wrong together."""
+    if not CASES[name].stream:
+        return
+    chunks = load(name)["chunks"]
+    wants_usage = bool(CASES[name].arguments.get("stream_options"))
+    if wants_usage:
+        *chunks, last = chunks
+        assert last["choices"] == []
+        assert last["usage"]["completion_tokens"] == len(chunks)
+        assert all(c["usage"] is None for c in chunks)
+    else:
+        assert all("usage" not in c for c in chunks)
+    choices: dict[int, list[dict[str, Any]]] = {}
+    for chunk in chunks:
+        (choice,) = chunk["choices"]
+        choices.setdefault(choice["index"], []).append(choice)
+    assert sorted(choices) == list(range(len(choices)))
+    for pieces in choices.values():
+        assert [p["finish_reason"] for p in pieces[:-1]] == [None] * (len(pieces) - 1)
+        assert pieces[-1]["finish_reason"] in {"stop", "length"}
+        if "delta" in pieces[0]:
+            assert [p["delta"].get("role") for p in pieces] == ["assistant"] + [None] * (len(pieces) - 1)
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if f"{n}_stream" in CASES])
+def test_golden_streams_say_what_whole_answers_say(name: str) -> None:
+    whole, chunks = load(name)["answer"], load(f"{name}_stream")["chunks"]
+    for choice in whole["choices"]:
+        pieces = [p for c in chunks for p in c["choices"] if p["index"] == choice["index"]]
+        text = "".join(p["delta"]["content"] if "delta" in p else p["text"] for p in pieces)
+        assert text == (choice["message"]["content"] if "message" in choice else choice["text"])
+        assert pieces[-1]["finish_reason"] == choice["finish_reason"]
+        for key, values in (choice["logprobs"] or {}).items():
+            assert [x for p in pieces for x in p["logprobs"][key]] == values
+
+
+@pytest.mark.parametrize("name", ["chat_logprobs_stream", "completion_echo"])
+def test_a_change_of_any_field_is_seen(name: str) -> None:
+    golden = load(name)
+    assert list(differences(golden, golden)) == []
+    answer = golden["chunks"][0] if "chunks" in golden else golden["answer"]
+    count = 0
+    for holder, key in _places(answer):
+        kept = holder[key]
+        for other in _others(kept):
+            holder[key] = other
+            assert len(list(differences(golden, load(name)))) == 1, (key, other)
+            count += 1
+        holder[key] = kept
+    assert count > 40
+    assert list(differences(golden, load(name))) == []
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    for key, inner in list(value.items() if isinstance(value, dict) else enumerate(value)):
+        yield value, key
+        if isinstance(inner, dict | list):
+            yield from _places(inner)
+
+
+def _others(value: Any) -> list[Any]:
+    """Values that are not this one; of a float also one that is a little more than the tolerance away."""
+    others: dict[type, Callable[[], list[Any]]] = {
+        float: lambda: [value + 1.1 * TOLERANCE, None],
+        int: lambda: [value + 1, float(value), None],
+        str: lambda: [value + " ", None],
+        list: lambda: [[*value, None], None],
+        dict: lambda: [value | {"more": 1}, None],
+    }
+    return others.get(type(value), lambda: [0, ""])()
+
+
+def test_raw_events_end_with_done(client: OpenAI) -> None:
+    create = client.chat.completions.with_streaming_response.create
+    with create(model=MODEL, messages=HELLO, max_tokens=2, stream=True, temperature=0) as response:
+        lines = list(response.iter_lines())
+        assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert [line.partition(":")[0] for line in lines if line] == ["data"] * 3
+    assert [line for line in lines if line][-1] == "data: [DONE]"
+    assert lines[1::2] == [""] * 3  # an empty line ends an event
+
+
+def test_the_clients_own_accumulator(client: OpenAI) -> None:
+    end = {"logit_bias": {str(EOS_ID): 100}, "extra_body": {"min_tokens": 4}}  # it takes a cut-off answer for an error
+    ask: dict[str, Any] = {
+        "model": MODEL,
+        "messages": HELLO,
+        "max_tokens": 9,
+        "temperature": 0,
+        "logprobs": True,
+        **end,
+    }
+    with client.chat.completions.stream(**ask, stream_options={"include_usage": True}) as stream:
+        kinds = [event.type for event in stream]
+        found = stream.get_final_completion()
+    whole = client.chat.completions.create(**ask)
+    assert found.choices[0].message.content == whole.choices[0].message.content
+    assert found.choices[0].finish_reason == whole.choices[0].finish_reason
+    assert found.choices[0].logprobs is not None
+    assert whole.choices[0].logprobs is not None
+    assert [t.logprob for t in found.choices[0].logprobs.content or []] == [
+        t.logprob for t in whole.choices[0].logprobs.content or []
+    ]
+    assert found.usage is not None
+    assert whole.usage is not None
+    assert found.usage.total_tokens == whole.usage.total_tokens
+    assert kinds.count("content.done") == 1
+
+
+def test_models(client: OpenAI) -> None:
+    (model,) = client.models.list().data
+    assert (model.id, model.object, model.owned_by) == (MODEL, "model", "seatrial")
+
+
+# Errors
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        ({"temperature": -1}, openai.BadRequestError, "parameter 'temperature'"),
+        ({"max_tokens": 5000}, openai.BadRequestError, "at most 512"),
+        ({"prompt": "y" * 600}, openai.BadRequestError, "600 tokens and max_tokens is 16"),
+        ({"extra_body": {"wish": 1}}, openai.BadRequestError, "parameter 'wish' is not supported"),
+        ({"model": "other"}, openai.NotFoundError, "this server has 'tiny'"),
+    ],
+)
+def test_refusals_are_the_clients_errors(
+    client: OpenAI, arguments: dict[str, Any], kind: type[openai.APIStatusError], words: str, stream: bool
+) -> None:
+    with pytest.raises(kind, match=words) as raised:
+        client.completions.create(**{"model": MODEL, "prompt": "p", "stream": stream, **arguments})
+    error = raised.value
+    assert isinstance(error.body, dict)
+    assert error.body.keys() == {"message", "type", "code"}
+    assert error.type == {400: "invalid_request_error", 404: "not_found_error"}[error.status_code]
+    assert words in error.body["message"]
+
+
+def test_a_path_that_is_not_there(client: OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="POST /v1/embeddings"):
+        client.embeddings.create(model=MODEL, input="x")
+
+
+async def test_refusals_of_the_asyncio_client(served: Booted) -> None:
+    async with async_client(served.port) as client:
+        with pytest.raises(openai.BadRequestError, match="parameter 'top_p'"):
+            await client.completions.create(model=MODEL, prompt="p", top_p=0)
+        with pytest.raises(openai.NotFoundError, match="is not served here"):
+            await client.chat.completions.create(model="other", messages=HELLO, stream=True)
+
+
+def fill(client: OpenAI) -> Any:
+    """A stream that, with all its choices, takes every place of the server."""
+    stream = client.completions.create(**LONG | {"n": 16 + CONFIG["max_queue"]}, stream=True)
+    next(iter(stream))
+    return stream
+
+
+def test_a_full_queue_is_a_rate_limit_error_with_a_time_to_wait(served: Booted, client: OpenAI) -> None:
+    stream = fill(client)
+    try:
+        with pytest.raises(openai.RateLimitError, match="try again") as raised:
+            client.completions.create(model=MODEL, prompt="p")
+        assert 1 <= int(raised.value.response.headers["retry-after"]) <= 60
+        assert raised.value.type == "rate_limit_error"
+    finally:
+        stream.close()
+    idle(served)
+
+
+def test_retries_wait_as_told_and_succeed_when_there_is_room(served: Booted, client: OpenAI) -> None:
+    stream = fill(client)
+    before = served.metric('requests_rejected_total{reason="queue_full"}')
+    leave = threading.Timer(0.3, stream.close)
+    leave.start()
+    try:
+        patient = client.with_options(max_retries=4)
+        reply = patient.completions.with_raw_response.create(model=MODEL, prompt="p", max_tokens=1)
+        assert 1 <= reply.retries_taken <= 4
+        refused = served.metric('requests_rejected_total{reason="queue_full"}') - before
+        assert reply.retries_taken == refused
+        assert reply.parse().choices[0].finish_reason in {"stop", "length"}
+    finally:
+        leave.join()
+        stream.close()
+    idle(served)
+
+
+def test_a_dead_core_is_an_internal_server_error(artifact: Path) -> None:
+    with boot(artifact) as server, sync_client(server.port) as client:
+        stream = client.completions.create(**LONG, stream=True)
+        next(iter(stream))
+        os.kill(server.core_pid, signal.SIGKILL)
+        with pytest.raises(openai.APIError, match="the engine core ended with exit code -9"):
+            list(stream)
+        for streams in (False, True):
+            with pytest.raises(openai.InternalServerError, match="the engine core ended") as raised:
+                client.completions.create(model=MODEL, prompt="p", stream=streams)
+            assert raised.value.status_code == 503
+            assert raised.value.type == "unavailable_error"
+
+
+# Cancellation
+
+
+def test_closing_a_stream_frees_its_blocks(served: Booted, client: OpenAI) -> None:
+    before = served.metric("generation_tokens_total")
+    stream = client.completions.create(**LONG, stream=True)
+    for _, _chunk in zip(range(8), stream, strict=False):
+        pass
+    stream.close()
+    idle(served)
+    assert served.metric("generation_tokens_total") - before < LONG["n"] * LONG["max_tokens"]
+
+
+def test_leaving_the_with_block_frees_its_blocks(served: Booted, client: OpenAI) -> None:
+    before = served.metric("generation_tokens_total")
+    with client.completions.create(**LONG, stream=True) as stream:
+        next(iter(stream))
+    idle(served)
+    assert served.metric("generation_tokens_total") - before < LONG["n"] * LONG["max_tokens"]
+
+
+def test_a_timeout_frees_its_blocks(served: Booted, client: OpenAI) -> None:
+    before = served.metric("generation_tokens_total")
+    with pytest.raises(openai.APITimeoutError):
+        client.with_options(timeout=0.2).completions.create(**LONG | {"n": 64})
+    idle(served)
+    assert served.metric("generation_tokens_total") - before < 64 * LONG["max_tokens"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_cancelling_a_task_frees_its_blocks(served: Booted, stream: bool) -> None:
+    before = served.metric("generation_tokens_total")
+    async with async_client(served.port) as client:
+
+        async def ask() -> None:
+            answer: Any = await client.completions.create(**LONG, stream=stream)
+            if stream:
+                async for _ in answer:
+                    pass
+
+        task = asyncio.create_task(ask())
+        while served.metric("num_requests_running") < LONG["n"]:
+            assert not task.done()
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    await asyncio.to_thread(idle, served)
+    assert served.metric("generation_tokens_total") - before < LONG["n"] * LONG["max_tokens"]
+
+
+async def test_closing_an_asyncio_stream_frees_its_blocks(served: Booted) -> None:
+    before = served.metric("generation_tokens_total")
+    async with async_client(served.port) as client:
+        stream = await client.completions.create(**LONG, stream=True)
+        await anext(aiter(stream))
+        await stream.close()
+        await asyncio.to_thread(idle, served)
+    assert served.metric("generation_tokens_total") - before < LONG["n"] * LONG["max_tokens"]
