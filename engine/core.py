@@ -7,14 +7,14 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from engine.batch import BatchEntry
 from engine.blocks import BlockPool, BlockPoolError
 from engine.config import EngineConfig
-from engine.protocol import AddRequest, Output, Refusal
+from engine.protocol import AddRequest, Output, Refusal, StepRow
 from engine.request import FinishReason, Request, RequestError, SamplingParams, TokenLogprob, TooLongError
 from engine.sampling import LogitsError, sample, token_logprobs
 from engine.scheduler import Plan, QueueFullError, Scheduled, Scheduler
@@ -34,23 +34,6 @@ class Runner(Protocol):
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None: ...
 
 
-class StepRow(NamedTuple):
-    """One row of the step log. Times are seconds since the core began; queue lengths are those after the step."""
-
-    step: int
-    start_s: float
-    duration_s: float
-    prefill_requests: int
-    prefill_tokens: int
-    decode_requests: int
-    running: int
-    waiting: int
-    blocks_used: int
-    blocks_cached: int
-    preempted: int
-    finished: int
-
-
 class EngineCore:
     """Not thread-safe: one thread calls ``submit``, ``abort`` and ``step``."""
 
@@ -64,7 +47,7 @@ class EngineCore:
         self.integrity_errors = 0
         self._arrivals: deque[AddRequest] = deque()
         self._aborts: deque[str] = deque()
-        self._began_s = time.monotonic()
+        self.began_s = time.monotonic()  # from here the step log counts
         self._num_submitted = 0
 
     @property
@@ -241,7 +224,7 @@ class EngineCore:
         self.step_log.append(
             StepRow(
                 step=self.counts["steps"],
-                start_s=start_s - self._began_s,
+                start_s=start_s - self.began_s,
                 duration_s=time.monotonic() - start_s,
                 prefill_requests=len(prefill),
                 prefill_tokens=sum(e.num_tokens for e in prefill),
@@ -282,8 +265,14 @@ class EngineCore:
             **{f"finished_{k}": self.counts[k] for k in ("stop", "length", "abort", "error")},
         }
 
+    def take_steps(self) -> list[StepRow]:
+        """The rows that nobody has taken yet; they are not kept any longer."""
+        rows = list(self.step_log)
+        self.step_log.clear()
+        return rows
+
     def steps_since(self, step: int) -> list[StepRow]:
-        """Rows of the step log with a number above ``step``; the oldest may be gone (``STEP_LOG_ROWS``)."""
+        """Rows of the step log with a number above ``step``, but for those taken and the oldest (``STEP_LOG_ROWS``)."""
         return [row for row in self.step_log if row.step > step]
 
 
@@ -296,7 +285,7 @@ def _owed(request: Request) -> list[TokenLogprob] | None:
 
 
 def _timings(request: Request, now: float) -> dict[str, float | None]:
-    """Seconds in each phase; None for one that was not reached."""
+    """Seconds in each phase, None for one that was not reached, and the number of preemptions."""
     admitted, first = request.admitted_s, request.first_token_s
     waiting_again = now - request.preempted_since_s if request.preempted_since_s is not None else 0.0
     return {
@@ -304,4 +293,5 @@ def _timings(request: Request, now: float) -> dict[str, float | None]:
         "prefill_s": None if admitted is None else (now if first is None else first) - admitted,
         "decode_s": None if first is None else now - first,
         "preempted_s": request.preempted_s + waiting_again,
+        "num_preemptions": request.num_preemptions,
     }

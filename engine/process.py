@@ -59,7 +59,7 @@ class Loop:
         except queue.Empty:
             pass
         outputs = self.core.step() if self.core.has_work else []
-        self.send({"type": "step", "outputs": outputs, "stats": self.core.stats()})
+        self.send({"type": "step", "outputs": outputs, "rows": self.core.take_steps(), "stats": self.core.stats()})
 
     def handle(self, message: dict[str, Any]) -> None:
         match message["type"]:
@@ -68,9 +68,6 @@ class Loop:
                     self.core.submit(AddRequest(*fields))
             case "abort":
                 self.core.abort(message["ids"])
-            case "step_log":
-                rows = self.core.steps_since(message["since"])
-                self.send({"type": "step_log", "rows": [row._asdict() for row in rows]})
             case other:
                 raise ValueError(f"unknown command {other!r}")
 
@@ -111,7 +108,7 @@ def main() -> None:
         loop = Loop(core, inbox, events)
         gc.collect()
         gc.freeze()
-        loop.send({"type": "ready", "stats": core.stats(), **about})
+        loop.send({"type": "ready", "began_s": core.began_s, "stats": core.stats(), **about})
         loop.run()
     except Exception as e:
         # The server says it to whoever waits; a defect leaves its traceback in the log as well.

@@ -1,11 +1,15 @@
 """What the server and the engine core say to each other: length-prefixed msgpack over two pipes.
 
     server -> core   {"type": "add", "requests": [AddRequest, ...]}   {"type": "abort", "ids": [...]}
-                     {"type": "step_log", "since": step}               (closing the pipe ends the core)
-    core -> server   {"type": "ready", ...}   {"type": "failed", "message": ...}   {"type": "step_log", "rows": ...}
-                     {"type": "step", "outputs": [Output, ...], "stats": {...}}
+                     (closing the pipe ends the core)
+    core -> server   {"type": "ready", ...}   {"type": "failed", "message": ...}
+                     {"type": "step", "outputs": [Output, ...], "rows": [StepRow, ...], "stats": {...}}
 
-A `step` message is sent for every step and, without work, every ``HEARTBEAT_S``: it is also the heartbeat.
+A `step` message is sent for every step and, without work, every ``HEARTBEAT_S``: it is also the heartbeat. `rows` has
+the step's row of the log, or nothing if nothing was done.
+
+Both processes read the same monotonic clock (``time.monotonic`` counts from the machine's start), so the `ready`
+message names the moment from which the log counts, ``began_s`` on that clock, and the server's own times fit.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ class Output(NamedTuple):
     refusal: Refusal | None = None
     cached_tokens: int = 0
     prompt_logprobs: list[TokenLogprob] | None = None  # with the first output, if asked for
-    timings: dict[str, float | None] | None = None  # with the last output, seconds
+    timings: dict[str, float | None] | None = None  # with the last output: seconds a phase, and num_preemptions
 
     @classmethod
     def from_wire(cls, fields: list[Any]) -> Output:
@@ -53,6 +57,23 @@ class Output(NamedTuple):
             if output.prompt_logprobs is not None
             else None,
         )
+
+
+class StepRow(NamedTuple):
+    """One row of the step log. Times are seconds since the core began; queue lengths are those after the step."""
+
+    step: int
+    start_s: float
+    duration_s: float
+    prefill_requests: int
+    prefill_tokens: int
+    decode_requests: int
+    running: int
+    waiting: int
+    blocks_used: int
+    blocks_cached: int
+    preempted: int
+    finished: int
 
 
 def encode(message: dict[str, Any]) -> bytes:

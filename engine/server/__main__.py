@@ -29,9 +29,12 @@ from pydantic import ValidationError
 
 from engine.artifact import ArtifactError, read_manifest
 from engine.config import EngineConfig
+from engine.protocol import StepRow
 from engine.server.app import create_app
 from engine.server.client import CoreClient, CoreError
+from engine.server.logs import LogDir, StepRing
 from engine.server.metrics import Metrics
+from engine.server.records import RequestRow
 from engine.server.state import ServerState
 from engine.text import TextCodec
 
@@ -109,10 +112,17 @@ async def serve(arguments: argparse.Namespace) -> None:
     codec = TextCodec(arguments.artifact)
     client = CoreClient(arguments.artifact, config, arguments.heartbeat_timeout_s)
     metrics = Metrics(lambda: client.stats)
-    state = ServerState(arguments.served_model_name or manifest.name, manifest, config, client, codec, metrics)
+    log_dir = _log_dir(arguments, metrics)
+    state = ServerState(
+        arguments.served_model_name or manifest.name, manifest, config, client, codec, metrics, StepRing(), log_dir
+    )
+    client.on_step = state.note_step
+    logging_task = asyncio.create_task(log_dir.run()) if log_dir else None
     try:
         if not await _unless(signals.stop, client.start()):
             return
+        if log_dir:
+            log_dir.set_origin(client.clock.origin_at)
         try:
             sock.listen(2048)
         except OSError as e:
@@ -134,6 +144,9 @@ async def serve(arguments: argparse.Namespace) -> None:
     finally:
         await client.stop()
         state.threads.shutdown(wait=False, cancel_futures=True)
+        if log_dir and logging_task:
+            logging_task.cancel()
+            await log_dir.close()
         sock.close()
 
 
@@ -177,6 +190,20 @@ def _config(text: str) -> EngineConfig:
         raise StartError(f"the engine config is not valid: {e}") from e
 
 
+def _log_dir(arguments: argparse.Namespace, metrics: Metrics) -> LogDir | None:
+    if arguments.log_dir is None:
+        return None
+    try:
+        return LogDir(
+            arguments.log_dir,
+            {"steps": StepRow, "requests": RequestRow},
+            max_bytes=arguments.log_max_mib * 2**20,
+            lost=lambda kind, rows: metrics.log_rows_lost.labels(kind).inc(rows),
+        )
+    except OSError as e:
+        raise StartError(f"cannot write logs to {arguments.log_dir}: {e.strerror}; choose another --log-dir") from e
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="engine.server", description=__doc__)
     parser.add_argument("--artifact", type=Path, required=True, help="model directory with seatrial.json")
@@ -187,6 +214,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--exit-with-stdin", action="store_true", help="end when standard input closes")
     parser.add_argument("--grace-s", type=float, default=30.0, help="time for running requests after SIGTERM")
     parser.add_argument("--heartbeat-timeout-s", type=float, default=30.0, help="silence of the core that is unhealthy")
+    parser.add_argument("--log-dir", type=Path, help="where the step log and the request log are written, in parquet")
+    parser.add_argument("--log-max-mib", type=int, default=1024, help="of both logs together: the oldest segments go")
     arguments = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
     try:

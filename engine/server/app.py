@@ -15,6 +15,8 @@ from starlette.exceptions import HTTPException
 
 from engine.server import endpoints
 from engine.server.errors import ApiError
+from engine.server.logs import rfc3339
+from engine.server.records import Recorded
 from engine.server.respond import answer, error_response
 from engine.server.schemas import INT64
 from engine.server.state import ServerState
@@ -73,7 +75,8 @@ def create_app(state: ServerState) -> FastAPI:
     @app.get("/steps")
     async def steps(since: Annotated[int, Query(ge=0, lt=INT64)] = 0) -> dict[str, Any]:
         """The step log: rows after step ``since``, as long as they are kept."""
-        return {"schema_version": 1, "rows": await state.client.step_log(since)}
+        origin_at = rfc3339(state.client.clock.origin_at)  # from which start_s counts
+        return {"schema_version": 1, "origin_at": origin_at, "rows": state.steps.since(since)}
 
     @app.exception_handler(ApiError)
     async def api_error(request: Request, error: Exception) -> Response:
@@ -84,7 +87,7 @@ def create_app(state: ServerState) -> FastAPI:
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         found = f"{request.method} {request.url.path}: {error.detail}"
-        return JSONResponse(ApiError(error.status_code, found).body, status_code=error.status_code)
+        return error_response(state, ApiError(error.status_code, found))
 
     @app.exception_handler(RequestValidationError)
     async def query_error(request: Request, error: Exception) -> Response:
@@ -92,8 +95,9 @@ def create_app(state: ServerState) -> FastAPI:
         found = "; ".join(
             f"{'.'.join(map(str, e['loc']))}: {e['msg']}, found {e['input']!r:.80}" for e in error.errors()
         )
-        return JSONResponse(ApiError(400, found).body, status_code=400)
+        return error_response(state, ApiError(400, found))
 
+    app.add_middleware(Recorded, done=state.note_request)
     return app
 
 

@@ -9,13 +9,14 @@ import sys
 import time
 from asyncio.subprocess import PIPE, Process
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from engine.config import EngineConfig
-from engine.protocol import LENGTH_BYTES, AddRequest, Output, decode, encode, length_of
+from engine.protocol import LENGTH_BYTES, AddRequest, Output, StepRow, decode, encode, length_of
 from engine.server.errors import ApiError
+from engine.server.logs import Clock
 
 log = logging.getLogger(__name__)
 
@@ -25,11 +26,16 @@ class CoreError(RuntimeError):
 
 
 class Ticket:
-    """Requests that were handed over together. News of all of them come through one queue; None: the core is gone."""
+    """Requests that were handed over together. News of all of them come through one queue; None: the core is gone.
 
-    def __init__(self, ids: list[str]) -> None:
+    ``last_word`` gets the last output of each, even of those that nobody waits for any more; one without timings where
+    the core was lost.
+    """
+
+    def __init__(self, ids: list[str], last_word: Callable[[Output], None]) -> None:
         self.open_ids = set(ids)
         self.news: asyncio.Queue[Output | None] = asyncio.Queue()
+        self.last_word = last_word
 
 
 class CoreClient:
@@ -40,15 +46,23 @@ class CoreClient:
         server <--stdout pipe-- core    closed by the core's end: `failure` is set, /health answers 503
     """
 
-    def __init__(self, artifact: Path, config: EngineConfig, heartbeat_timeout_s: float) -> None:
+    def __init__(
+        self,
+        artifact: Path,
+        config: EngineConfig,
+        heartbeat_timeout_s: float,
+        on_step: Callable[[StepRow], None] = lambda _: None,
+    ) -> None:
         self.artifact, self.config, self.heartbeat_timeout_s = artifact, config, heartbeat_timeout_s
+        self.on_step = on_step
+        self.clock = Clock.since(time.monotonic())  # the core's own once it is there
         self.about: dict[str, Any] = {}
         self.stats: dict[str, int] = {}
         self.failure: str | None = None
         self._process: Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._tickets: dict[str, Ticket] = {}
-        self._step_logs: deque[asyncio.Future[list[dict[str, Any]]]] = deque()
+        self._closing: dict[str, Ticket] = {}  # nobody waits for them, but the core has not ended them yet
         self._heard_s = time.monotonic()
         self._latencies_s: deque[float] = deque([1.0], maxlen=32)
 
@@ -67,6 +81,7 @@ class CoreClient:
             code = await self._process.wait()
             raise CoreError(first["message"] if first else f"the engine core ended with exit code {code} while loading")
         self.about, self.stats = first, first["stats"]
+        self.clock = Clock.since(first["began_s"])
         self._heard_s = time.monotonic()
         self._reader = asyncio.create_task(self._deal())
 
@@ -76,8 +91,8 @@ class CoreClient:
 
     @property
     def num_open(self) -> int:
-        """Requests handed over and not ended."""
-        return len(self._tickets)
+        """Requests that the core has, as far as is known here."""
+        return len(self._tickets) + len(self._closing)
 
     def unhealthy(self) -> str | None:
         """Why nothing can be served, or None."""
@@ -90,8 +105,8 @@ class CoreClient:
 
     # Requests
 
-    def submit(self, requests: Sequence[AddRequest]) -> Ticket:
-        """Hands requests over.
+    def submit(self, requests: Sequence[AddRequest], last_word: Callable[[Output], None] = lambda _: None) -> Ticket:
+        """Hands requests over. See ``Ticket`` for ``last_word``.
 
         Raises:
             ApiError: 503 without a core, 429 when the queue is full.
@@ -103,7 +118,7 @@ class CoreClient:
         if self.num_open + len(ids) > room:
             raise self.queue_full(f"{self.num_open} requests are running or waiting, the server takes {room}")
         message = encode({"type": "add", "requests": requests})  # what cannot be encoded must not hold a place
-        ticket = Ticket(ids)
+        ticket = Ticket(ids, last_word)
         self._tickets.update((i, ticket) for i in ids)
         self._write(message)
         return ticket
@@ -122,7 +137,8 @@ class CoreClient:
         gone = [i for i in (ids if ids is not None else list(ticket.open_ids)) if i in ticket.open_ids]
         for i in gone:
             ticket.open_ids.discard(i)
-            self._tickets.pop(i, None)
+            if self._tickets.pop(i, None):
+                self._closing[i] = ticket
         if gone and not self.failure:
             self._write(encode({"type": "abort", "ids": gone}))
 
@@ -130,20 +146,6 @@ class CoreClient:
         """Ends every request in the core; each gets its last output with reason `abort`."""
         if self._tickets and not self.failure:
             self._write(encode({"type": "abort", "ids": list(self._tickets)}))
-
-    async def step_log(self, since: int) -> list[dict[str, Any]]:
-        """Rows of the core's step log after step ``since``.
-
-        Raises:
-            ApiError: 503 without a core.
-        """
-        if reason := self.unhealthy():
-            raise ApiError(503, reason, reason="unhealthy")
-        message = encode({"type": "step_log", "since": since})
-        future: asyncio.Future[list[dict[str, Any]]] = asyncio.get_running_loop().create_future()
-        self._step_logs.append(future)
-        self._write(message)
-        return await future
 
     # Pipes
 
@@ -168,12 +170,10 @@ class CoreClient:
             match message["type"]:
                 case "step":
                     self.stats = message["stats"]
+                    for fields in message["rows"]:
+                        self.on_step(StepRow(*fields))
                     for fields in message["outputs"]:
                         self._deliver(Output.from_wire(fields))
-                case "step_log":
-                    future = self._step_logs.popleft()
-                    if not future.done():
-                        future.set_result(message["rows"])
                 case "failed":
                     self.failure = f"the engine core failed: {message['message']}"
         assert self._process is not None
@@ -182,19 +182,22 @@ class CoreClient:
         log.error("%s", self.failure)
         for ticket in {id(t): t for t in self._tickets.values()}.values():
             ticket.news.put_nowait(None)
+        for i, ticket in [*self._tickets.items(), *self._closing.items()]:
+            ticket.last_word(Output(i))
         self._tickets.clear()
-        for future in self._step_logs:
-            if not future.done():
-                future.set_exception(ApiError(503, self.failure, reason="unhealthy"))
+        self._closing.clear()
 
     def _deliver(self, output: Output) -> None:
-        ticket = self._tickets.get(output.id)
-        if ticket is None:
-            return  # closed in the meantime
-        ticket.news.put_nowait(output)
-        if output.finish_reason or output.refusal:
-            del self._tickets[output.id]
+        ticket, last = self._tickets.get(output.id), bool(output.finish_reason or output.refusal)
+        if ticket is not None:
+            ticket.news.put_nowait(output)
+        else:
+            ticket = self._closing[output.id]
+        if last:
+            self._tickets.pop(output.id, None)
+            self._closing.pop(output.id, None)
             ticket.open_ids.discard(output.id)
+            ticket.last_word(output)
 
     async def stop(self) -> None:
         """Ends the core by closing its pipe, by force if that is not enough."""

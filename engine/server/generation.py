@@ -12,6 +12,7 @@ from engine.request import FinishReason, SamplingParams, TokenLogprob
 from engine.server.client import CoreClient, Ticket
 from engine.server.errors import ApiError
 from engine.server.metrics import Metrics
+from engine.server.records import ChoiceRecord, RequestRecord, current_record
 from engine.text import TextCodec, TextStream
 
 
@@ -58,7 +59,7 @@ class _Choice:
     index: int
     prompt: int
     stream: TextStream
-    last_token_s: float | None = None
+    record: ChoiceRecord
     done: bool = False
 
 
@@ -85,9 +86,13 @@ class Generation:
         Raises:
             ApiError: before the first piece when the request is refused; later only if the core fails.
         """
-        choices = {
-            f"{self.id}-{i}": _Choice(i, i // self.n, TextStream(self.codec.detokenizer(), self.stops))
+        records = {
+            f"{self.id}-{i}": ChoiceRecord(i, len(self.prompts[i // self.n].ids))
             for i in range(len(self.prompts) * self.n)
+        }
+        choices = {
+            id: _Choice(r.index, r.index // self.n, TextStream(self.codec.detokenizer(), self.stops), r)
+            for id, r in records.items()
         }
         ids = list(choices)
         self.usage.prompt_tokens = sum(len(p.ids) for p in self.prompts)
@@ -95,16 +100,23 @@ class Generation:
             AddRequest(ids[k * self.n : (k + 1) * self.n], prompt.ids, self.params.to_wire())
             for k, prompt in enumerate(self.prompts)
         ]
-        ticket = self.client.submit(requests)
+        record = current_record()
+        ticket = self.client.submit(requests, lambda output: self._last_word(record, output))
+        record.begin(self.id, records, self.n)
         cached: dict[int, int] = {}
+        refused = False
         try:
             while not all(c.done for c in choices.values()):
                 output = await ticket.news.get()
                 if output is None:
+                    for choice in choices.values():
+                        self._end(choice, "error")
                     raise ApiError(503, self.client.failure or "the engine core is gone", reason="unhealthy")
                 if output.refusal:
+                    refused = True
                     raise self._refused(output)
                 choice = choices[output.id]
+                choice.record.cached_tokens = output.cached_tokens
                 if choice.done:
                     continue
                 if choice.index % self.n == 0:  # the first sample computed the prompt, the others share it
@@ -112,10 +124,25 @@ class Generation:
                     self.usage.cached_tokens = sum(cached.values())
                 yield self._piece(ticket, output, choice)
         finally:
-            unfinished = len(ticket.open_ids)
             self.client.close(ticket)
-            for _ in range(unfinished):
-                self.metrics.ended("abort")
+            for choice in choices.values():
+                if not refused:
+                    self._end(choice, "abort")
+
+    def _last_word(self, record: RequestRecord, output: Output) -> None:
+        self.metrics.phases(output.timings or {})
+        record.last_word(output.id, output.timings)
+
+    def _end(self, choice: _Choice, reason: FinishReason) -> None:
+        """The one end of a choice, as far as its client is concerned."""
+        if choice.record.finish_reason:
+            return
+        choice.done = True
+        choice.record.finish_reason, choice.record.ended_s = reason, time.monotonic()
+        latency_s = choice.record.ended_s - self.received_s
+        if reason != "abort":
+            self.client.note_latency(latency_s)
+        self.metrics.ended(reason, latency_s, choice.record.prompt_tokens, choice.record.output_tokens)
 
     def _refused(self, output: Output) -> ApiError:
         message = output.error or "refused"
@@ -124,16 +151,14 @@ class Generation:
         return ApiError(400, message, reason=output.refusal or "invalid")
 
     def _piece(self, ticket: Ticket, output: Output, choice: _Choice) -> Piece:
-        now = time.monotonic()
         if output.finish_reason == "error":
-            choice.done = True
-            self.metrics.ended("error")
+            self._end(choice, "error")
             raise ApiError(500, output.error or "the request failed", reason="error")
         before, text = choice.stream.num_decoded_chars, ""
         finish = output.finish_reason
         if output.token is not None:
             self.usage.completion_tokens += 1
-            self._observe(choice, now)
+            self._observe(choice)
             if finish != "stop":  # the token that ends a text is not part of it
                 text = choice.stream.push(output.token)
         if finish and not choice.stream.stopped:
@@ -141,10 +166,8 @@ class Generation:
         if choice.stream.stopped:
             finish = "stop"
         if finish:
-            choice.done = True
             self.client.close(ticket, [output.id])
-            self.client.note_latency(now - self.received_s)
-            self.metrics.ended(finish, now - self.received_s, output.timings)
+            self._end(choice, finish)
         return Piece(
             choice.index,
             output.token,
@@ -156,9 +179,10 @@ class Generation:
             self.shutdown_reason if finish == "abort" else None,
         )
 
-    def _observe(self, choice: _Choice, now: float) -> None:
-        if choice.last_token_s is None:
+    def _observe(self, choice: _Choice) -> None:
+        now = time.monotonic()
+        gap_s = choice.record.token(now)
+        if gap_s is None:
             self.metrics.time_to_first_token.observe(now - self.received_s)
         else:
-            self.metrics.inter_token_latency.observe(now - choice.last_token_s)
-        choice.last_token_s = now
+            self.metrics.inter_token_latency.observe(gap_s)

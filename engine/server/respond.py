@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from engine.server.endpoints import Call
 from engine.server.errors import ApiError
 from engine.server.generation import Piece
+from engine.server.records import current_record
 from engine.server.state import ServerState
 
 
@@ -50,6 +51,7 @@ async def _never() -> Any:
 def error_response(state: ServerState, error: ApiError) -> JSONResponse:
     if error.status < 500 or error.reason in ("shutting_down", "unhealthy"):
         state.metrics.rejected.labels(error.reason).inc()
+        current_record().refusal = error.reason
     return JSONResponse(error.body, status_code=error.status, headers=error.headers)
 
 
@@ -62,6 +64,7 @@ def answer(state: ServerState, prepare: Callable[[], Call]) -> Response:
             if reason := state.unready():
                 raise ApiError(503, reason, reason="unhealthy" if state.accepting else "shutting_down")
             call = await asyncio.get_running_loop().run_in_executor(state.threads, prepare)
+            current_record().stream = call.stream
             async with aclosing(call.generation.pieces()) as pieces:
                 if call.stream:
                     first = await anext(pieces)  # a refusal comes here, before any header

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 
 from engine.artifact import Manifest
 from engine.config import EngineConfig
+from engine.protocol import StepRow
 from engine.server.client import CoreClient
 from engine.server.errors import ApiError
+from engine.server.logs import LogDir, StepRing
 from engine.server.metrics import Metrics
+from engine.server.records import RequestRecord
 from engine.text import TextCodec
 
 
@@ -21,8 +24,21 @@ class ServerState:
     client: CoreClient
     codec: TextCodec
     metrics: Metrics
+    steps: StepRing
+    log_dir: LogDir | None = None
     accepting: bool = True  # false from the moment a shutdown begins
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, thread_name_prefix="tokenise"))
+
+    def note_step(self, row: StepRow) -> None:
+        self.steps.add(row)
+        self.metrics.step(row)
+        if self.log_dir:
+            self.log_dir.add("steps", row)
+
+    def note_request(self, record: RequestRecord) -> None:
+        if self.log_dir:
+            for row in record.rows(self.client.clock):
+                self.log_dir.add("requests", row)
 
     def check_model(self, name: str) -> None:
         """

@@ -17,7 +17,7 @@ GAUGES: dict[str, tuple[str, ...]] = {
     "requests_waiting": ("seatrial_num_requests_waiting", "vllm:num_requests_waiting", "sglang:num_queue_reqs"),
     "kv_blocks_used": ("seatrial_kv_blocks_used",),
     "kv_blocks_total": ("seatrial_kv_blocks_total",),
-    "preemptions_total": ("seatrial_preemptions_total", "vllm:num_preemptions_total"),
+    "preemptions_total": ("seatrial_num_preemptions_total", "vllm:num_preemptions_total"),
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.process import Inbox, Loop
-from engine.protocol import AddRequest, read_message
+from engine.protocol import AddRequest, StepRow, read_message
 from engine.request import SamplingParams
 from tests.engine.fake_runner import FakeRunner
 
@@ -44,19 +44,20 @@ def test_one_message_a_step_with_the_news_of_all(parts: tuple[Loop, Inbox, io.By
     assert messages[-1]["stats"]["blocks_used"] == 0
 
 
-def test_abort_and_step_log(parts: tuple[Loop, Inbox, io.BytesIO]) -> None:
+def test_an_abort_ends_and_each_step_sends_its_row_once(parts: tuple[Loop, Inbox, io.BytesIO]) -> None:
     loop, inbox, pipe = parts
     inbox.put({"type": "add", "requests": [AddRequest(["a"], [1, 2], SamplingParams(30).to_wire())]})
     loop.turn()
     inbox.put({"type": "abort", "ids": ["a"]})
-    inbox.put({"type": "step_log", "since": 0})
     loop.turn()
-    first, log, last = sent(pipe)
+    loop.turn()
+    first, last, beat = sent(pipe)
     assert first["outputs"][0][1] is not None
-    assert log["type"] == "step_log"
-    assert log["rows"][0]["prefill_tokens"] == 2
     assert last["outputs"][0][3] == "abort"
     assert last["stats"]["running"] == 0
+    rows = [StepRow(*fields) for m in (first, last, beat) for fields in m["rows"]]
+    assert [(r.step, r.prefill_tokens, r.running, r.finished) for r in rows] == [(1, 2, 1, 0), (2, 0, 0, 1)]
+    assert 0 <= rows[0].start_s < rows[1].start_s < 60
 
 
 def test_a_turn_without_work_is_a_heartbeat(parts: tuple[Loop, Inbox, io.BytesIO]) -> None:

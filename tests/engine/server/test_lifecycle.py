@@ -8,9 +8,11 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import httpx
+import polars as pl
 import pytest
 
 from tests.engine.server.booted import MODEL, Booted, boot, command, events, gone, until
@@ -103,6 +105,55 @@ def test_sigterm(artifact: Path, grace: str, reason: str) -> None:
             assert last["choices"][0]["stop_reason"] == "the server is shutting down"  # type: ignore[index]
         assert server.process.wait(30) == 0
         until(lambda: gone(server.core_pid))
+
+
+def test_logs_of_all_that_happened(artifact: Path, tmp_path: Path) -> None:
+    """Steps and requests on one clock; refused, cut off and abandoned requests have rows as well."""
+    with boot(artifact, "--log-dir", str(tmp_path / "logs")) as server:
+        origin = server.http.get("/steps").json()["origin_at"]
+        server.complete("done" * 10, max_tokens=5, n=2)
+        server.complete("A", max_tokens=50, logit_bias={"65": 100}, stop="AAA")
+        server.http.post("/v1/completions", content=b"{")
+        server.complete("y" * 600)
+        server.complete("z", n=21)
+        body = {"model": MODEL, "prompt": "left", "max_tokens": 500, "stream": True, "ignore_eos": True}
+        with server.http.stream("POST", "/v1/completions", json=body) as response:
+            next(response.iter_lines())
+        until(lambda: server.metric("num_requests_running") == 0)
+        kept = server.http.get("/steps").json()["rows"]
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(30) == 0
+    steps, requests = (pl.read_parquet(tmp_path / "logs" / f"{kind}-00000.parquet") for kind in ("steps", "requests"))
+    assert steps.to_dicts() == kept
+    assert pl.read_parquet_metadata(tmp_path / "logs" / "requests-00000.parquet")["origin_at"] == origin
+    first, second, stopped, broken, long, crowd, left = requests.to_dicts()
+    for row in (first, second):
+        assert (row["finish_reason"], row["http_status"], row["prompt_tokens"], row["n"]) == ("length", 200, 40, 2)
+        assert (row["output_tokens"], row["num_preemptions"], row["stream"]) == (5, 0, False)
+        assert 0 < row["gap_mean_s"] <= row["gap_max_s"] < row["ended_s"] - row["received_s"]
+        assert row["queued_s"] + row["prefill_s"] + row["decode_s"] < row["ended_s"] - row["received_s"]
+    assert first["id"] == second["id"]
+    assert (stopped["finish_reason"], stopped["output_tokens"]) == ("stop", 3)
+    assert stopped["decode_s"] > 0  # the core goes on until it hears of the stop
+    assert (broken["http_status"], broken["refusal"], broken["choice"], broken["ttft_s"]) == (
+        400,
+        "invalid",
+        None,
+        None,
+    )
+    assert (long["http_status"], long["refusal"], long["prompt_tokens"]) == (400, "too_long", 600)
+    assert (crowd["http_status"], crowd["refusal"]) == (429, "queue_full")
+    assert (left["finish_reason"], left["http_status"], left["stream"]) == ("abort", 200, True)
+    assert 0 < left["output_tokens"] < 500
+    assert left["decode_s"] > 0
+    during = steps.filter(pl.col("start_s").is_between(first["received_s"], first["ended_s"]))
+    assert during["prefill_tokens"].sum() == 40  # the clocks agree
+    assert abs(requests["received_at"].dt.epoch("s")[0] - time.time()) < 120
+
+
+def test_a_log_directory_that_cannot_be(artifact: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "cannot write logs to" in refused([*command(artifact), "--log-dir", str(tmp_path / "file" / "logs")])
 
 
 def test_end_of_stdin_ends_both(artifact: Path) -> None:
