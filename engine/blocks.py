@@ -8,8 +8,11 @@
        <------- prefix hit ------+   <--- grow takes free blocks first, then the oldest cached one
 
 The pool owns the bookkeeping; the runner owns the tensors and knows nothing but block numbers. A table owns its
-references: the only ways to gain one are ``grow``, ``share`` and ``fork``, the only way to lose them is ``release``
-(or the swap of one block in ``make_writable``).
+references: the only ways to gain one are ``start``, ``reserve``, ``grow`` and ``fork``, the only way to lose them is
+``release`` (or the swap of one block in ``make_writable``).
+
+Paged use (``start``, ``grow``) takes any blocks, so that it fails only where too few are there in all: `exhausted`.
+``reserve`` wants adjacent ones, as servers did before paging, and can fail with enough in all: `fragmented`.
 
 A full block is known by a chain: sha256 of the parent's digest and the block's tokens, rooted in a salt that names
 model and KV dtype. On a hit the tokens are compared as well.
@@ -19,8 +22,8 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 
@@ -33,7 +36,6 @@ class BlockTable:
     """Blocks of one request in order of position, and the chain of digests of those that are full and computed."""
 
     blocks: list[int] = field(default_factory=list)
-    num_tokens: int = 0  # positions the blocks were asked to cover
     digests: list[bytes] = field(default_factory=list)  # depends on the tokens alone, so it survives a release
     num_published: int = 0  # full blocks whose content the pool knows or need not know
 
@@ -45,10 +47,11 @@ class BlockPool:
         self._refs = [0] * num_blocks
         self._content: dict[int, tuple[bytes, tuple[int, ...]]] = {}  # block -> its digest and tokens
         self._known: dict[bytes, int] = {}  # digest -> block
-        self._free: deque[int] = deque(range(num_blocks))
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))  # the longest free first
         self._cached: OrderedDict[int, None] = OrderedDict()  # oldest first
         self._tables: set[BlockTable] = set()
         self.failures = {"exhausted": 0, "fragmented": 0}
+        self.changes = 0  # releases and newly known blocks: while it stands still, what found no room finds none
 
     @property
     def num_free(self) -> int:
@@ -92,22 +95,22 @@ class BlockPool:
             hits.append(block)
         return hits
 
-    def fits(self, hits: Sequence[int], num_tokens: int, reserve: int) -> bool:
-        """Whether ``num_tokens`` positions, of which ``hits`` cover the first, leave ``reserve`` blocks available."""
-        idle_hits = sum(1 for block in hits if not self._refs[block])
-        return self.blocks_for(num_tokens) - len(hits) + idle_hits + reserve <= self.num_available
-
-    def share(self, table: BlockTable, hits: Sequence[int]) -> None:
-        """Makes an empty table start with the blocks that ``match`` found."""
+    def start(self, table: BlockTable, hits: Sequence[int], num_tokens: int, spare: int) -> bool:
+        """Gives an empty table the blocks that ``match`` found and new ones up to ``num_tokens`` positions, if
+        ``spare`` blocks are still available after that; nothing otherwise."""
         if table.blocks:
             raise BlockPoolError(f"a table with {len(table.blocks)} blocks cannot start with a shared prefix")
+        idle_hits = sum(1 for block in hits if not self._refs[block])
+        missing = self.blocks_for(num_tokens) - len(hits)
+        if missing + idle_hits + spare > self.num_available:
+            self.failures["exhausted"] += 1
+            return False
         for block in hits:
             self._take(block)
-        table.blocks.extend(hits)
-        table.num_tokens = len(hits) * self.block_size
+        table.blocks = [*hits, *(self._new() for _ in range(missing))]
         table.num_published = len(hits)
-        if hits:
-            self._tables.add(table)
+        self._tables.add(table)
+        return True
 
     def commit(self, table: BlockTable, tokens: Sequence[int], num_computed: int) -> None:
         """Makes the blocks whose keys and values are all computed known to later requests."""
@@ -125,30 +128,51 @@ class BlockPool:
         if digest not in self._known and block not in self._content:
             self._known[digest] = block
             self._content[block] = (digest, tokens)
+            self.changes += 1
 
     # References
 
-    def grow(self, table: BlockTable, num_tokens: int) -> bool:
-        """Lets ``table`` cover ``num_tokens`` positions: all of the missing blocks or none.
+    def reserve(self, table: BlockTable, num_tokens: int) -> bool:
+        """Gives an empty table the first run of adjacent blocks that covers ``num_tokens`` positions, if there is one.
 
-        A failure is counted as `fragmented` where the unused positions at the ends of other tables would have been
-        enough, as `exhausted` where not even those would.
+        A failure is `exhausted` where fewer blocks than that are available in all, else `fragmented`.
         """
-        missing = self.blocks_for(num_tokens) - len(table.blocks)
-        if missing > self.num_available:
-            self._count_failure(num_tokens - len(table.blocks) * self.block_size)
+        if table.blocks:
+            raise BlockPoolError(f"a table with {len(table.blocks)} blocks cannot be given a run of its own")
+        wanted, length = self.blocks_for(num_tokens), 0
+        if wanted > self.num_available:
+            self.failures["exhausted"] += 1
             return False
-        if missing > 0:
-            table.blocks.extend(self._new() for _ in range(missing))
-            self._tables.add(table)
-        table.num_tokens = max(table.num_tokens, num_tokens)
+        for block, refs in enumerate(self._refs):
+            length = 0 if refs else length + 1
+            if length == wanted:
+                table.blocks = list(range(block - wanted + 1, block + 1))
+                break
+        else:
+            self.failures["fragmented"] += 1
+            return False
+        for block in table.blocks:
+            self._claim(block)
+        self._tables.add(table)
+        return True
+
+    def grow(self, table: BlockTable, num_tokens: int) -> bool:
+        """Lets ``table`` cover ``num_tokens`` positions: all of the missing blocks or none."""
+        missing = self.blocks_for(num_tokens) - len(table.blocks)
+        if missing <= 0:
+            return True
+        if missing > self.num_available:
+            self.failures["exhausted"] += 1
+            return False
+        table.blocks.extend(self._new() for _ in range(missing))
+        self._tables.add(table)
         return True
 
     def fork(self, table: BlockTable) -> BlockTable:
         """A second table over the same blocks. Whoever writes to a shared block first must ``make_writable`` it."""
         for block in table.blocks:
             self._take(block)
-        copy = BlockTable(list(table.blocks), table.num_tokens, list(table.digests), table.num_published)
+        copy = BlockTable(list(table.blocks), list(table.digests), table.num_published)
         if copy.blocks:
             self._tables.add(copy)
         return copy
@@ -164,7 +188,7 @@ class BlockPool:
         if self._refs[shared] == 1:
             return True, None
         if not self.num_available:
-            self._count_failure(1)
+            self.failures["exhausted"] += 1
             return False, None
         table.blocks[index] = self._new()
         self._drop(shared)
@@ -174,15 +198,31 @@ class BlockPool:
         """Blocks that become available if ``table`` is released."""
         return sum(1 for block in table.blocks if self._refs[block] == 1)
 
+    def num_filled(self, tables: Iterable[tuple[BlockTable, int]]) -> int:
+        """Positions of held blocks with computed keys and values, shared ones counted once; given every table with
+        blocks and how many of its positions are computed. The rest of ``num_used`` blocks is reserved for later."""
+        size, empty, shared = self.block_size, 0, set[int]()
+        for table, num_computed in tables:
+            index, offset = divmod(num_computed, size)
+            empty += len(table.blocks) * size - num_computed
+            if offset and self._refs[table.blocks[index]] > 1:
+                if table.blocks[index] in shared:
+                    empty -= size - offset
+                shared.add(table.blocks[index])
+        return self.num_used * size - empty
+
     def release(self, table: BlockTable) -> None:
         """Gives up all references of ``table``. The one way out for finished, aborted, failed and preempted requests;
         a second call does nothing. The end of the chain goes first, so that the front, which more can share, is kept
         longest."""
+        if not table.blocks:
+            return
         for block in reversed(table.blocks):
             self._drop(block)
         table.blocks = []
-        table.num_tokens = table.num_published = 0
+        table.num_published = 0
         self._tables.discard(table)
+        self.changes += 1
 
     def _take(self, block: int) -> None:
         if not self._refs[block]:
@@ -192,14 +232,19 @@ class BlockPool:
         self._refs[block] += 1
 
     def _new(self) -> int:
-        if self._free:
-            block = self._free.popleft()
+        block = next(iter(self._free or self._cached))
+        self._claim(block)
+        return block
+
+    def _claim(self, block: int) -> None:
+        """Makes an idle block the caller's; content that was kept in it is forgotten."""
+        if block in self._free:
+            del self._free[block]
         else:
-            block, _ = self._cached.popitem(last=False)
+            del self._cached[block]
             digest, _ = self._content.pop(block)
             del self._known[digest]
         self._refs[block] = 1
-        return block
 
     def _drop(self, block: int) -> None:
         if self._refs[block] < 1:
@@ -209,12 +254,7 @@ class BlockPool:
             if block in self._content:
                 self._cached[block] = None
             else:
-                self._free.append(block)
-
-    def _count_failure(self, asked_tokens: int) -> None:
-        free = self.num_available * self.block_size
-        slack = sum(len(t.blocks) * self.block_size - t.num_tokens for t in self._tables)
-        self.failures["fragmented" if free + slack >= asked_tokens else "exhausted"] += 1
+                self._free[block] = None
 
     # Checks
 

@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Backend = Literal["cpu", "cuda"]
 ComputeDtype = Literal["auto", "bfloat16", "float32"]
 KvDtype = Literal["auto", "bfloat16", "float32"]
+Batching = Literal["continuous", "static"]
+Prefill = Literal["mixed", "separate"]
+KvReservation = Literal["paged", "contiguous"]
 
 
 class EngineConfig(BaseModel):
@@ -25,6 +28,14 @@ class EngineConfig(BaseModel):
     max_num_batched_tokens: int = Field(512, ge=1, description="token budget of one step")
     prefill_chunk_tokens: int = Field(256, ge=1, description="chunk ends lie at absolute multiples of this")
     max_queue: int = Field(256, ge=1, description="waiting requests beyond which 429 is answered")
+    batching: Batching = Field("continuous", description="static: a batch ends as a whole before the next one starts")
+    prefill: Prefill = Field("mixed", description="separate: a step holds prefill or decodes, never both")
+    decode_gap_tokens: int | None = Field(
+        None, ge=1, description="prefill tokens between two tokens of a running request; null: the step budget"
+    )
+    kv_reservation: KvReservation = Field(
+        "paged", description="contiguous: adjacent blocks for prompt + max_tokens from the start, nothing shared"
+    )
     kv_pool_bytes: int | None = Field(None, ge=1, description="bytes of KV blocks; null: from memory_limit_bytes")
     memory_limit_bytes: int = Field(2 * 1024**3, ge=1, description="weights + activations + KV of the engine core")
     prefix_caching: bool = True
@@ -42,6 +53,20 @@ class EngineConfig(BaseModel):
             raise ValueError(
                 f"prefill_chunk_tokens is {self.prefill_chunk_tokens}, not a multiple of block_size {self.block_size}; "
                 "chunks must end on block edges"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _policies_agree(self) -> Self:
+        if self.decode_gap_tokens is not None and self.decode_gap_tokens < self.prefill_chunk_tokens:
+            raise ValueError(
+                f"decode_gap_tokens is {self.decode_gap_tokens} but prefill_chunk_tokens is "
+                f"{self.prefill_chunk_tokens}; a chunk is computed whole: raise the first or lower the second"
+            )
+        if self.kv_reservation == "contiguous" and self.prefix_caching:
+            raise ValueError(
+                "kv_reservation is contiguous but prefix_caching is true; contiguous runs of blocks share nothing: set "
+                "prefix_caching to false"
             )
         return self
 

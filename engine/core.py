@@ -83,16 +83,16 @@ class EngineCore:
 
     def _drain_arrivals(self) -> Iterable[Output]:
         while self._arrivals:
-            ids, prompt, params = self._arrivals.popleft()
+            ids, prompt, params, priority = self._arrivals.popleft()
             try:
-                self._start(ids, prompt, SamplingParams.from_wire(params))
+                self._start(ids, prompt, SamplingParams.from_wire(params), priority)
             except QueueFullError as e:
                 yield from (Output(i, error=str(e), refusal="queue_full") for i in ids)
             except RequestError as e:
                 kind: Refusal = "too_long" if isinstance(e, TooLongError) else "invalid"
                 yield from (Output(i, error=str(e), refusal=kind) for i in ids)
 
-    def _start(self, ids: list[str], prompt: list[int], params: SamplingParams) -> None:
+    def _start(self, ids: list[str], prompt: list[int], params: SamplingParams, priority: int) -> None:
         ids_outside = [t for t in (*prompt, *params.logit_bias) if not 0 <= t < self.runner.vocab_size]
         if ids_outside:
             raise RequestError(f"token id {ids_outside[0]} is outside the vocabulary of {self.runner.vocab_size}")
@@ -101,8 +101,13 @@ class EngineCore:
             raise RequestError(f"request id {(taken or ids)[0]} is in use")
         seed = params.seed if params.seed is not None else _derive(f"{self.config.seed}/{self._num_submitted}")
         self._num_submitted += 1
-        members = [Request(i, prompt, params, seed if k == 0 else _derive(f"{seed}#{k}")) for k, i in enumerate(ids)]
+        members = [
+            Request(i, prompt, params, seed if k == 0 else _derive(f"{seed}#{k}"), priority=priority)
+            for k, i in enumerate(ids)
+        ]
         members[0].forks = members[1:]
+        for fork in members[1:]:
+            fork.parent = members[0]
         self.scheduler.add(members[0])
         self.requests.update((m.id, m) for m in members)
 
@@ -118,10 +123,6 @@ class EngineCore:
         """The one end of a request: out of the books, blocks released, last output."""
         request.finish_reason = reason
         self.scheduler.remove(request)
-        for other in self.requests.values():
-            if request in other.forks:
-                other.forks.remove(request)
-                break
         del self.requests[request.id]
         self.counts[reason] += 1
         return Output(
@@ -167,11 +168,10 @@ class EngineCore:
                     drawing.append((member, rows[-1]))
                 else:
                     outputs.append(self._finish(member, "length", prompt_logprobs=_owed(member)))
-        parents = {f.id: e.request for e in plan.entries if e.reaches_end for f in e.request.forks}
         tokens = sample([row for _, row in drawing], [r for r, _ in drawing]) if drawing else []
         now = time.monotonic()
         for (request, row), token in zip(drawing, tokens, strict=True):
-            outputs.append(self._accept(request, row, token, parents.get(request.id), now))
+            outputs.append(self._accept(request, row, token, now))
         return outputs
 
     def _collect_prompt_logprobs(self, entry: Scheduled, rows: Tensor) -> None:
@@ -184,9 +184,7 @@ class EngineCore:
             part = rows[first - entry.start : last - entry.start]
             request.prompt_logprobs += token_logprobs(part, wanted, request.params.prompt_logprobs or 0)
 
-    def _accept(
-        self, request: Request, row: Tensor, token: int | LogitsError, parent: Request | None, now: float
-    ) -> Output:
+    def _accept(self, request: Request, row: Tensor, token: int | LogitsError, now: float) -> Output:
         """Appends a drawn token and ends the request if it is done; a fork that is not done starts to run."""
         first = request.num_output_tokens == 0
         if isinstance(token, LogitsError):
@@ -198,13 +196,11 @@ class EngineCore:
         if first:
             request.first_token_s = now
         prompt_logprobs = _owed(request) if first else None
-        if parent is not None:
-            parent.forks.remove(request)
         reason = self._reason(request, token)
         if reason is not None:
             return self._finish(request, reason, token=token, logprob=logprob, prompt_logprobs=prompt_logprobs)
-        if parent is not None:
-            self.scheduler.start_fork(parent, request)
+        if request.parent is not None:
+            self.scheduler.start_fork(request)
         return Output(
             request.id, token, logprob, cached_tokens=request.num_cached_tokens, prompt_logprobs=prompt_logprobs
         )
@@ -235,6 +231,8 @@ class EngineCore:
                 blocks_cached=self.pool.num_cached,
                 preempted=len(plan.preempted),
                 finished=sum(1 for o in outputs if o.finish_reason),
+                kv_tokens_used=self.scheduler.num_kv_tokens,
+                blocks_stranded=self.scheduler.num_blocks_stranded,
             )
         )
 
@@ -254,6 +252,8 @@ class EngineCore:
             "blocks_total": pool.num_blocks,
             "blocks_used": pool.num_used,
             "blocks_cached": pool.num_cached,
+            "blocks_stranded": scheduler.num_blocks_stranded,
+            "kv_tokens_used": scheduler.num_kv_tokens,
             "prefix_queries_tokens": scheduler.num_prefix_queries_tokens,
             "prefix_hits_tokens": scheduler.num_prefix_hits_tokens,
             "preemptions": scheduler.num_preemptions,

@@ -28,11 +28,13 @@ Refusal = Literal["queue_full", "too_long", "invalid"]
 
 
 class AddRequest(NamedTuple):
-    """``ids``: one for each sample of the prompt; ``params``: ``SamplingParams.to_wire()``."""
+    """``ids``: one for each sample of the prompt; ``params``: ``SamplingParams.to_wire()``; a lower ``priority`` runs
+    sooner."""
 
     ids: list[str]
     prompt: list[int]
     params: dict[str, Any]
+    priority: int = 0
 
 
 class Output(NamedTuple):
@@ -74,6 +76,8 @@ class StepRow(NamedTuple):
     blocks_cached: int
     preempted: int
     finished: int
+    kv_tokens_used: int  # positions with keys and values in the used blocks; the others are reserved for later
+    blocks_stranded: int  # free, but in no run that is long enough for the first of the queue
 
 
 def encode(message: dict[str, Any]) -> bytes:

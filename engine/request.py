@@ -90,7 +90,8 @@ class Request:
     """One sequence. The scheduler's job is to let ``num_computed_tokens`` catch up with ``num_tokens``.
 
     ``forks`` are further samples of the same prompt (``n > 1``): they begin when the prompt has been computed once and
-    share its blocks. ``seed`` is resolved: requests without one get one from the engine.
+    share its blocks; until then they name their ``parent``. ``seed`` is resolved: requests without one get one from the
+    engine. A lower ``priority`` runs sooner.
     """
 
     id: str
@@ -99,6 +100,8 @@ class Request:
     seed: int = 0
     arrival: int = 0
     forks: list[Request] = field(default_factory=list)
+    priority: int = 0
+    parent: Request | None = None
 
     tokens: list[int] = field(init=False)
     table: BlockTable = field(init=False, default_factory=BlockTable)
@@ -106,6 +109,8 @@ class Request:
     num_cached_tokens: int = 0  # prompt tokens that the first admission found in the prefix cache
     high_water_tokens: int = 0  # the most that was ever computed: what lies below it is recomputed after a preemption
     num_preemptions: int = 0
+    last_step: int = 0  # the scheduler's last step that computed something of it
+    prefill_mark: int = 0  # prefill tokens that the scheduler had planned in all, up to and with that step
     finish_reason: FinishReason | None = None
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # entry i belongs to prompt token i + 1
     arrived_s: float = field(default_factory=time.monotonic)
@@ -134,6 +139,16 @@ class Request:
     @property
     def remaining_tokens(self) -> int:
         return len(self.tokens) - self.num_computed_tokens
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether all that is left to compute is the last token drawn."""
+        return self.num_output_tokens > 0 and self.remaining_tokens == 1
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Its place among others: importance, then arrival. No two are equal."""
+        return self.priority, self.arrival
 
     @property
     def max_total_tokens(self) -> int:

@@ -1,33 +1,48 @@
 """Who computes what in the next step.
 
 One rule: every request has ``num_tokens`` and ``num_computed_tokens``, and a step lets the second chase the first under
-a budget of ``max_num_batched_tokens``. A decode is a request with one token to go; prefill, chunked prefill, the way
-back after a preemption and what a prefix hit leaves over are the same rule with more to go.
+a budget of ``max_num_batched_tokens``. A decode is a request with its last drawn token to go; prefill, chunked prefill,
+the way back after a preemption and what a prefix hit leaves over are the same rule with more to go.
 
-Order within a step: decodes, then running requests with more to go, then the queue, first come first served. A request
-takes at most one chunk a step; a chunk ends at an absolute multiple of ``prefill_chunk_tokens`` or at the last token,
-never where the budget ran out: a chunk that does not fit waits. If it has to wait because of decodes, the next step
-serves it before them, so that with a chunk as large as the budget neither starves.
+    waiting --admit--> running --(token after token)--> removed        both lists are kept in order of (priority,
+       ^                  |                                            arrival): a lower priority number runs sooner
+       +-----preempt------+
 
-A request is admitted when blocks for all its tokens are there, and it gets all of them at once; only output tokens
-make a table grow later. Where a table cannot grow, the request that is cheapest to compute again gives up its blocks:
-the one with the fewest computed tokens among those whose release frees a block, or the growing request itself. The
-request with the most computed tokens is therefore never the victim while there are others, so somebody always
-finishes.
+Chunks. A request takes at most one chunk a step. A chunk ends at an absolute multiple of ``prefill_chunk_tokens`` or at
+the last token, never where the budget ran out: a chunk that does not fit waits, and so does all prefill behind it.
+
+The decode gap. Between two tokens of a running request at most ``decode_gap_tokens`` tokens of prefill are computed,
+whatever arrives. The scheduler counts all prefill tokens it ever planned (``_prefill_clock``); a request remembers the
+count of its last step (``prefill_mark``); what the request that decodes and has waited longest allows is the step's
+allowance. Neither side starves: a chunk that finds no room beside decodes is kept room for in the next step, and
+decodes take turns where the budget does not hold them all, so that the allowance recovers.
+
+Admission. A request is admitted when a slot and blocks for all its tokens are there, with a block to spare for each
+that runs; it gets all of them at once, and only output tokens make a table grow later. Nobody overtakes the first of
+the queue.
+
+Pressure. Where a table cannot grow, somebody gives up all blocks and waits to compute its tokens again: among the
+running requests that are not more important than the growing one, of the least important those, of them the one with
+the fewest computed tokens, that is the cheapest; only one whose release frees a block, or the growing request itself.
+So of the most important requests the one with the most computed tokens is never the victim while there are others, and
+somebody always finishes.
+
+Priority is strict. A stream of more important requests keeps less important ones waiting for as long as it lasts;
+requests of one priority are served in order of arrival. A waiting request never evicts a running one.
+
+Batching, the mix of a step and the reservation of blocks are policies (``engine.policies``) inside this rule.
 """
 
 from __future__ import annotations
 
 import bisect
-import math
 import time
 from dataclasses import dataclass, field
 
 from engine.blocks import BlockPool
 from engine.config import EngineConfig
+from engine.policies import BATCHINGS, COMPOSITIONS, RESERVATIONS, spare_blocks
 from engine.request import Request, TooLongError
-
-WATERMARK_SHARE = 0.01  # of the pool, kept for the growth of running requests when a new one is admitted
 
 
 class QueueFullError(RuntimeError):
@@ -41,15 +56,12 @@ class Scheduled:
     request: Request
     start: int
     end: int
+    is_decode: bool
     copies: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def num_tokens(self) -> int:
         return self.end - self.start
-
-    @property
-    def is_decode(self) -> bool:
-        return self.num_tokens == 1 and self.end > self.request.num_prompt_tokens
 
     @property
     def reaches_end(self) -> bool:
@@ -59,35 +71,70 @@ class Scheduled:
 
 @dataclass(eq=False)
 class Plan:
-    """One step."""
+    """One step: what is in it, and the room that is left. ``allowance`` is the part of ``budget`` that prefill may
+    use."""
 
+    budget: int
+    allowance: int
     entries: list[Scheduled] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
+    chunk_waits: int = 0  # tokens of the chunk that did not fit
 
     @property
     def num_tokens(self) -> int:
         return sum(e.num_tokens for e in self.entries)
 
     @property
+    def num_prefill_tokens(self) -> int:
+        return sum(e.num_tokens for e in self.entries if not e.is_decode)
+
+    @property
     def copies(self) -> list[tuple[int, int]]:
         return [pair for entry in self.entries for pair in entry.copies]
+
+
+@dataclass(frozen=True)
+class _NoRoom:
+    """Who found no blocks, at which count of the pool's changes, and whether only for want of adjacent ones."""
+
+    request: Request
+    changes: int
+    fragmented: bool
 
 
 class Scheduler:
     def __init__(self, config: EngineConfig, pool: BlockPool, max_model_len: int) -> None:
         self.config, self.pool, self.max_model_len = config, pool, max_model_len
-        self.running: list[Request] = []  # in order of arrival
-        self.waiting: list[Request] = []  # in order of arrival
+        self.reservation = RESERVATIONS[config.kv_reservation](pool)
+        self.batching = BATCHINGS[config.batching](config.max_num_seqs, pool, self.reservation)
+        self.decode_gap_tokens = config.decode_gap_tokens or config.max_num_batched_tokens
+        self.running: list[Request] = []  # in order of (priority, arrival), as is the queue
+        self.waiting: list[Request] = []
         self.num_preemptions = 0
         self.num_recomputed_tokens = 0
         self.num_prefix_queries_tokens = 0
         self.num_prefix_hits_tokens = 0
+        self.owed_tokens = 0  # of the chunk that found no room in the last step, if no other did
         self._arrivals = 0
-        self._chunk_waits = False  # in the last step decodes left no room for any chunk
+        self._steps = 0
+        self._prefill_clock = 0  # prefill tokens planned so far
+        self._no_room: _NoRoom | None = None
 
     @property
     def num_waiting(self) -> int:
-        return sum(r.width for r in self.waiting)
+        """Sequences that do not run: those in the queue, and samples whose prompt is being computed."""
+        return sum(1 + len(r.forks) for r in self.waiting) + sum(len(r.forks) for r in self.running)
+
+    @property
+    def num_kv_tokens(self) -> int:
+        """Positions with computed keys and values in blocks that are held."""
+        return self.pool.num_filled((r.table, r.num_computed_tokens) for r in self.running)
+
+    @property
+    def num_blocks_stranded(self) -> int:
+        """Blocks that nobody holds and that are of no use to the first of the queue, because too few are adjacent."""
+        found = self._no_room
+        return self.pool.num_available if found and found.fragmented and found.changes == self.pool.changes else 0
 
     @property
     def has_work(self) -> bool:
@@ -96,9 +143,10 @@ class Scheduler:
     # Coming and going
 
     def add(self, request: Request) -> None:
-        """Puts a new request at the end of the queue.
+        """Puts a new request into the queue.
 
         Raises:
+            RequestError: the policies exclude it.
             TooLongError: it could never be served; names both numbers.
             QueueFullError: ``max_queue`` requests wait already, beyond those for which a slot is free.
         """
@@ -110,79 +158,144 @@ class Scheduler:
             )
         if total > pool_tokens:
             raise TooLongError(f"the request needs room for {total} tokens; the KV pool holds {pool_tokens}")
-        free_slots = max(0, self.config.max_num_seqs - len(self.running))
-        waiting = self.num_waiting
-        if waiting + request.width > self.config.max_queue + free_slots:
+        self.reservation.check(request)
+        waiting, open_slots = self.num_waiting, self.batching.open_slots(len(self.running))
+        if waiting + request.width > self.config.max_queue + open_slots:
             raise QueueFullError(f"{waiting} requests wait, the queue holds {self.config.max_queue}")
         for member in (request, *request.forks):
             member.arrival = self._arrivals
             self._arrivals += 1
-        self.waiting.append(request)
+        bisect.insort(self.waiting, request, key=_order)
 
     def remove(self, request: Request) -> None:
         """Takes a request out, wherever it is, and releases its blocks. Does nothing the second time."""
+        if request.parent is not None:
+            request.parent.forks.remove(request)
+            request.parent = None
         for queue in (self.running, self.waiting):
-            if request in queue:
-                queue.remove(request)
+            _take_out(queue, request)
+        self.batching.ended(request)
+        if self._no_room and self._no_room.request is request:
+            self._no_room = None
         self.pool.release(request.table)
 
-    def start_fork(self, parent: Request, fork: Request) -> None:
+    def start_fork(self, fork: Request) -> None:
         """Lets ``fork``, whose tokens are the parent's prompt and its own first draw, run beside its parent.
 
         Called when the parent's prompt has been computed. Without a free slot the fork waits as a preempted request
         does, without blocks.
         """
+        parent = fork.parent
+        if parent is None:
+            raise ValueError(f"request {fork.id} has started already")
+        parent.forks.remove(fork)
+        fork.parent = None
+        fork.high_water_tokens = fork.num_prompt_tokens
         if len(self.running) < self.config.max_num_seqs:
             fork.table = self.pool.fork(parent.table)
-            fork.num_computed_tokens = fork.high_water_tokens = fork.num_prompt_tokens
-            fork.num_cached_tokens = fork.num_prompt_tokens
+            fork.num_computed_tokens = fork.num_cached_tokens = fork.num_prompt_tokens
+            fork.prefill_mark = self._prefill_clock
             fork.admitted_s = time.monotonic()
-            bisect.insort(self.running, fork, key=_arrival)
+            bisect.insort(self.running, fork, key=_order)
         else:
-            fork.high_water_tokens = fork.num_prompt_tokens
-            bisect.insort(self.waiting, fork, key=_arrival)
+            bisect.insort(self.waiting, fork, key=_order)
 
     # The step
 
     def schedule(self) -> Plan:
-        plan, budget = Plan(), self.config.max_num_batched_tokens
-        chunk_first, self._chunk_waits = self._chunk_waits, False
-        behind = next((r for r in self.running if r.remaining_tokens > 1), None) if chunk_first else None
-        if behind is not None:
-            self._continue(plan, behind, budget)
-        elif chunk_first:
-            self._admit(plan, budget, limit=1)
-        decodes = [r for r in self.running if r.remaining_tokens == 1]
-        for request in [*decodes, *(r for r in self.running if r.remaining_tokens > 1)]:
-            if request in self.running and all(e.request is not request for e in plan.entries):
-                self._continue(plan, request, budget - plan.num_tokens)
-        if not plan.preempted:
-            self._admit(plan, budget - plan.num_tokens, limit=self.config.max_num_seqs)
-        self._chunk_waits = self._chunk_waits and all(e.num_tokens == 1 for e in plan.entries)
+        self._steps += 1
+        plan = Plan(self.config.max_num_batched_tokens, self._prefill_allowance())
+        COMPOSITIONS[self.config.prefill](self, plan)
+        prefill_tokens = plan.num_prefill_tokens
+        self.owed_tokens = 0 if prefill_tokens else plan.chunk_waits
+        self._prefill_clock += prefill_tokens
+        for entry in plan.entries:
+            entry.request.prefill_mark = self._prefill_clock
         return plan
 
-    def _chunk_end(self, request: Request, start: int) -> int:
-        chunk = self.config.prefill_chunk_tokens
-        return min(request.num_tokens, (start // chunk + 1) * chunk)
+    def _prefill_allowance(self) -> int:
+        """Tokens of prefill that the running request which has waited longest for its next token still allows."""
+        oldest = min((r.prefill_mark for r in self.running if r.is_decoding), default=None)
+        if oldest is None:
+            return self.config.max_num_batched_tokens
+        return self.decode_gap_tokens - (self._prefill_clock - oldest)
 
-    def _continue(self, plan: Plan, request: Request, budget: int) -> None:
-        """Adds the next tokens of a running request, if they fit."""
-        start = request.num_computed_tokens
-        end = self._chunk_end(request, start)
-        if end - start > budget:
-            self._chunk_waits |= end - start > 1
+    def decode(self, plan: Plan, keep: int = 0) -> None:
+        """Adds decodes, those first that have waited longest, while more than ``keep`` tokens of budget are left."""
+        ready = [r for r in self.running if r.is_decoding and r.last_step != self._steps]
+        for request in sorted(ready, key=_last_step):
+            if plan.budget <= keep:
+                return
+            if request not in plan.preempted:
+                self._add(plan, request, request.num_tokens, is_decode=True)
+
+    def prefill(self, plan: Plan) -> None:
+        """Adds chunks in order of importance, the running before the waiting, until one does not fit. Admits whoever
+        may join on the way."""
+        for request in [r for r in self.running if not r.is_decoding]:
+            if request in plan.preempted:
+                continue
+            if not self._admit(plan, request.priority) or not self._add_chunk(plan, request):
+                return
+        self._admit(plan)
+
+    def _add_chunk(self, plan: Plan, request: Request) -> bool:
+        chunk, start = self.config.prefill_chunk_tokens, request.num_computed_tokens
+        end = min(request.num_tokens, (start // chunk + 1) * chunk)
+        if end - start > min(plan.budget, plan.allowance):
+            plan.chunk_waits = end - start
+            return False
+        self._add(plan, request, end, is_decode=False)
+        return True
+
+    def _admit(self, plan: Plan, before: int | None = None) -> bool:
+        """Starts waiting requests, more important than ``before`` if that is given, while slots and blocks last.
+
+        Returns:
+            False if a chunk did not fit.
+        """
+        while not plan.preempted:  # whoever gave way in this step would be the first to come back
+            request = self.batching.next(self.waiting, len(self.running))
+            if request is None or (before is not None and request.priority >= before):
+                return True
+            found = self._no_room
+            if found and found.request is request and found.changes == self.pool.changes:
+                return True
+            fragmented = self.pool.failures["fragmented"]
+            cached = self.reservation.start(request, spare_blocks(len(self.running), self.pool.num_blocks))
+            if cached is None:
+                fragmented = self.pool.failures["fragmented"] - fragmented
+                self._no_room = _NoRoom(request, self.pool.changes, fragmented > 0)
+                return True
+            self._no_room = None
+            self._count_admission(request, cached)
+            _take_out(self.waiting, request)
+            bisect.insort(self.running, request, key=_order)
+            if not request.is_decoding and not self._add_chunk(plan, request):
+                return False
+        return True
+
+    def _add(self, plan: Plan, request: Request, end: int, is_decode: bool) -> None:
+        """Puts the next tokens of a running request, up to ``end``, into the step, if there are blocks for them."""
+        entry = Scheduled(request, request.num_computed_tokens, end, is_decode)
+        if not self._make_room(plan, entry):
             return
-        entry = Scheduled(request, start, end)
-        if self._make_room(plan, entry):
-            plan.entries.append(entry)
+        plan.entries.append(entry)
+        plan.budget -= entry.num_tokens
+        plan.allowance -= 0 if is_decode else entry.num_tokens
+        request.last_step = self._steps
 
     def _make_room(self, plan: Plan, entry: Scheduled) -> bool:
         """Blocks for the entry, at the cost of others or, at last, of the request itself (False)."""
         request = entry.request
         while not self._writable(entry):
             victim = min(
-                (r for r in self.running if r is request or self.pool.num_exclusive(r.table)),
-                key=lambda r: (r.num_computed_tokens, -r.arrival),
+                (
+                    r
+                    for r in self.running
+                    if r is request or (r.priority >= request.priority and self.pool.num_exclusive(r.table))
+                ),
+                key=lambda r: (-r.priority, r.num_computed_tokens, -r.arrival),
             )
             self._preempt(plan, victim)
             if victim is request:
@@ -202,40 +315,16 @@ class Scheduler:
         return True
 
     def _preempt(self, plan: Plan, victim: Request) -> None:
-        """Takes all blocks from ``victim`` and lets it wait, by its arrival, to compute its tokens again."""
+        """Takes all blocks from ``victim`` and lets it wait, in its place, to compute its tokens again."""
         plan.entries = [e for e in plan.entries if e.request is not victim]
         plan.preempted.append(victim)
-        self.running.remove(victim)
+        _take_out(self.running, victim)
         self.pool.release(victim.table)
         victim.num_computed_tokens = 0
         victim.num_preemptions += 1
         victim.preempted_since_s = time.monotonic()
         self.num_preemptions += 1
-        bisect.insort(self.waiting, victim, key=_arrival)
-
-    def _admit(self, plan: Plan, budget: int, limit: int) -> None:
-        """Starts waiting requests, in order, while slots, blocks and budget last."""
-        while self.waiting and limit and len(self.running) < self.config.max_num_seqs:
-            request = self.waiting[0]
-            hits = self.pool.match(request.table, request.tokens, request.reusable_prefix_tokens)
-            start = len(hits) * self.pool.block_size
-            end = self._chunk_end(request, start)
-            watermark = max(len(self.running), math.ceil(WATERMARK_SHARE * self.pool.num_blocks))
-            if not self.pool.fits(hits, request.num_tokens, watermark if self.running else 0):
-                return
-            if end - start > budget:
-                self._chunk_waits = True
-                return
-            self.pool.share(request.table, hits)
-            if not self.pool.grow(request.table, request.num_tokens):
-                raise AssertionError("blocks that were there a moment ago are gone")  # one thread owns the pool
-            self._count_admission(request, start)
-            entry = Scheduled(request, start, end)
-            self.waiting.pop(0)
-            bisect.insort(self.running, request, key=_arrival)
-            plan.entries.append(entry)
-            budget -= entry.num_tokens
-            limit -= 1
+        bisect.insort(self.waiting, victim, key=_order)
 
     def _count_admission(self, request: Request, cached_tokens: int) -> None:
         now = time.monotonic()
@@ -248,6 +337,7 @@ class Scheduler:
             request.preempted_s += now - request.preempted_since_s
             request.preempted_since_s = None
         request.num_computed_tokens = cached_tokens
+        request.prefill_mark = self._prefill_clock
 
     def advance(self, plan: Plan) -> None:
         """After the plan was executed: counts its tokens as computed and makes full blocks shareable."""
@@ -259,5 +349,15 @@ class Scheduler:
             self.pool.commit(request.table, request.tokens, entry.end)
 
 
-def _arrival(request: Request) -> int:
-    return request.arrival
+def _order(request: Request) -> tuple[int, int]:
+    return request.order
+
+
+def _last_step(request: Request) -> int:
+    return request.last_step
+
+
+def _take_out(queue: list[Request], request: Request) -> None:
+    at = bisect.bisect_left(queue, request.order, key=_order)
+    if at < len(queue) and queue[at] is request:
+        del queue[at]

@@ -30,9 +30,7 @@ class PoolMachine(RuleBasedStateMachine):
         hits = self.pool.match(table, tokens, length - 1)
         for i, block in enumerate(hits):
             assert self.content[block] == tuple(tokens[: (i + 1) * SIZE])
-        if self.pool.fits(hits, length, 0):
-            self.pool.share(table, hits)
-            assert self.pool.grow(table, length)
+        if self.pool.start(table, hits, length, 0):
             self.tokens[table] = tokens
             for i in range(len(hits), length // SIZE):
                 self.content[table.blocks[i]] = tuple(tokens[: (i + 1) * SIZE])
@@ -129,14 +127,43 @@ def test_without_caching_nothing_is_kept() -> None:
 
 
 def test_failures_are_counted_by_cause() -> None:
-    pool = BlockPool(2, 4)
-    one, two = BlockTable(), BlockTable()
-    assert pool.grow(one, 1)
-    assert pool.grow(two, 4)
-    assert not pool.grow(two, 7)  # three more; the other table has three unused positions
+    pool = BlockPool(4, 4)
+    tables = [BlockTable() for _ in range(4)]
+    for table in tables:
+        assert pool.reserve(table, 3)
+    pool.release(tables[0])
+    pool.release(tables[2])
+    assert not pool.reserve(BlockTable(), 5)  # two blocks are free, not side by side
     assert pool.failures == {"exhausted": 0, "fragmented": 1}
-    assert not pool.grow(two, 8)
+    assert not pool.reserve(BlockTable(), 9)
     assert pool.failures == {"exhausted": 1, "fragmented": 1}
+    paged = BlockTable()
+    assert pool.start(paged, [], 5, 0)
+    assert not pool.grow(paged, 9)
+    assert not pool.start(BlockTable(), [], 1, 0)
+    assert pool.failures == {"exhausted": 3, "fragmented": 1}
+
+
+def test_a_run_is_the_first_that_is_long_enough() -> None:
+    pool = BlockPool(10, 2)
+    tables = [BlockTable() for _ in range(5)]
+    for table, length in zip(tables, (2, 4, 2, 6, 2), strict=True):
+        assert pool.reserve(table, length)
+    assert [t.blocks for t in tables] == [[0], [1, 2], [3], [4, 5, 6], [7]]
+    for i in (0, 3):
+        pool.release(tables[i])
+    run, rest = BlockTable(), BlockTable()
+    assert pool.reserve(run, 4)
+    assert run.blocks == [4, 5]
+    assert pool.reserve(rest, 2)
+    assert rest.blocks == [0]
+    assert not pool.reserve(BlockTable(), 8)  # 6, 8 and 9 are free
+    assert pool.failures == {"exhausted": 1, "fragmented": 0}
+    assert not pool.reserve(BlockTable(), 6)
+    assert pool.failures == {"exhausted": 1, "fragmented": 1}
+    with pytest.raises(BlockPoolError, match="2 blocks cannot be given a run"):
+        pool.reserve(run, 2)
+    pool.check()
 
 
 def test_leaks_and_double_releases_are_found() -> None:
@@ -148,7 +175,7 @@ def test_leaks_and_double_releases_are_found() -> None:
     pool.release(table)
     with pytest.raises(BlockPoolError, match="reference count 0"):
         pool.release(copy)
-    pool._free.pop()
+    pool._free.popitem()
     with pytest.raises(BlockPoolError, match="differ from 3 blocks without reference"):
         pool.check()
 
@@ -157,6 +184,6 @@ def test_sharing_needs_an_empty_table_and_a_known_block() -> None:
     pool = BlockPool(3, 2)
     table = filled(pool, [1, 2])
     with pytest.raises(BlockPoolError, match="cannot start with a shared prefix"):
-        pool.share(table, [0])
+        pool.start(table, [0], 2, 0)
     with pytest.raises(BlockPoolError, match="neither held nor cached"):
-        pool.share(BlockTable(), [2])
+        pool.start(BlockTable(), [2], 2, 0)
