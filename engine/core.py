@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -15,12 +16,15 @@ from engine.batch import BatchEntry
 from engine.blocks import BlockPool, BlockPoolError
 from engine.config import EngineConfig
 from engine.protocol import AddRequest, Output, Refusal, StepRow
+from engine.references import ReferenceStore, StorageError
 from engine.request import FinishReason, Request, RequestError, SamplingParams, TokenLogprob, TooLongError
 from engine.sampling import LogitsError, sample, token_logprobs
 from engine.scheduler import Plan, QueueFullError, Scheduled, Scheduler
+from engine.scoring import PromptScore, ScoringError, open_score
 
 log = logging.getLogger(__name__)
 STEP_LOG_ROWS = 20_000
+_REFUSALS: dict[Refusal, type[RequestError]] = {"too_long": TooLongError, "no_space": StorageError}  # others: invalid
 
 
 class Runner(Protocol):
@@ -37,11 +41,14 @@ class Runner(Protocol):
 class EngineCore:
     """Not thread-safe: one thread calls ``submit``, ``abort`` and ``step``."""
 
-    def __init__(self, runner: Runner, config: EngineConfig, salt: bytes = b"") -> None:
-        self.runner, self.config = runner, config
+    def __init__(
+        self, runner: Runner, config: EngineConfig, salt: bytes = b"", references: ReferenceStore | None = None
+    ) -> None:
+        self.runner, self.config, self.references = runner, config, references
         self.pool = BlockPool(runner.num_blocks, config.block_size, salt, config.prefix_caching)
         self.scheduler = Scheduler(config, self.pool, runner.max_model_len)
         self.requests: dict[str, Request] = {}
+        self.scores: dict[str, PromptScore] = {}  # of those requests whose prompt's rows are stored or compared
         self.step_log: deque[StepRow] = deque(maxlen=STEP_LOG_ROWS)
         self.counts: Counter[str] = Counter()
         self.integrity_errors = 0
@@ -89,13 +96,15 @@ class EngineCore:
             except QueueFullError as e:
                 yield from (Output(i, error=str(e), refusal="queue_full") for i in ids)
             except RequestError as e:
-                kind: Refusal = "too_long" if isinstance(e, TooLongError) else "invalid"
+                kind: Refusal = next((k for k, v in _REFUSALS.items() if isinstance(e, v)), "invalid")
                 yield from (Output(i, error=str(e), refusal=kind) for i in ids)
 
     def _start(self, ids: list[str], prompt: list[int], params: SamplingParams, priority: int) -> None:
         ids_outside = [t for t in (*prompt, *params.logit_bias) if not 0 <= t < self.runner.vocab_size]
         if ids_outside:
             raise RequestError(f"token id {ids_outside[0]} is outside the vocabulary of {self.runner.vocab_size}")
+        if len(ids) > 1 and (params.store is not None or params.reference is not None):
+            raise RequestError(f"store and reference are for one sample of a prompt, found {len(ids)}")
         taken = [i for i in ids if i in self.requests]
         if taken or len(set(ids)) != len(ids):
             raise RequestError(f"request id {(taken or ids)[0]} is in use")
@@ -109,6 +118,13 @@ class EngineCore:
         for fork in members[1:]:
             fork.parent = members[0]
         self.scheduler.add(members[0])
+        try:
+            score = open_score(self.references, prompt, params.store, params.reference)
+        except RequestError:
+            self.scheduler.remove(members[0])
+            raise
+        if score is not None:
+            self.scores[ids[0]] = score
         self.requests.update((m.id, m) for m in members)
 
     def _drain_aborts(self) -> Iterable[Output]:
@@ -124,6 +140,8 @@ class EngineCore:
         request.finish_reason = reason
         self.scheduler.remove(request)
         del self.requests[request.id]
+        if (score := self.scores.pop(request.id, None)) is not None:
+            score.close()
         self.counts[reason] += 1
         return Output(
             request.id,
@@ -155,8 +173,15 @@ class EngineCore:
             self.counts["step_tokens"] += entry.num_tokens
             if rows is None and not entry.reaches_end:
                 continue
-            if request.wants_prompt_logprobs and rows is not None:
-                self._collect_prompt_logprobs(entry, rows)
+            score = None
+            try:
+                if request.wants_prompt_logprobs and rows is not None:
+                    self._collect_prompt_logprobs(entry, rows)
+                if entry.reaches_end and request.id in self.scores:
+                    score = self.scores[request.id].finish()
+            except ScoringError as e:
+                outputs += [self._finish(m, "error", error=str(e)) for m in (*request.forks, request)]
+                continue
             if not entry.reaches_end:
                 continue
             if request.num_output_tokens == 0 and request.first_token_s is None:
@@ -167,7 +192,7 @@ class EngineCore:
                 if rows is not None and member.params.max_tokens:
                     drawing.append((member, rows[-1]))
                 else:
-                    outputs.append(self._finish(member, "length", prompt_logprobs=_owed(member)))
+                    outputs.append(self._finish(member, "length", prompt_logprobs=_owed(member), score=score))
         tokens = sample([row for _, row in drawing], [r for r, _ in drawing]) if drawing else []
         now = time.monotonic()
         for (request, row), token in zip(drawing, tokens, strict=True):
@@ -175,14 +200,27 @@ class EngineCore:
         return outputs
 
     def _collect_prompt_logprobs(self, entry: Scheduled, rows: Tensor) -> None:
-        """Keeps what is asked of the logits of this chunk's prompt positions; the logits themselves go."""
+        """Keeps what is asked of the logits of this chunk's prompt positions; the logits themselves go.
+
+        Raises:
+            ScoringError: logits that are not finite, or rows that cannot be stored or compared.
+        """
         request = entry.request
         first = len(request.prompt_logprobs)  # the row at this position predicts the next token still owed
         last = min(entry.end, request.num_prompt_tokens - 1)
         if last > first:
             wanted = request.prompt[first + 1 : last + 1]
             part = rows[first - entry.start : last - entry.start]
-            request.prompt_logprobs += token_logprobs(part, wanted, request.params.prompt_logprobs or 0)
+            found = token_logprobs(part, wanted, request.params.prompt_logprobs or 0)
+            broken = next((i for i, p in enumerate(found) if not math.isfinite(p.logprob)), None)
+            if broken is not None:
+                at = first + broken + 1
+                raise ScoringError(
+                    f"the model's logits at position {at} are not finite; the weights or their scales are damaged"
+                )
+            request.prompt_logprobs += found
+            if (score := self.scores.get(request.id)) is not None:
+                score.take(part)
 
     def _accept(self, request: Request, row: Tensor, token: int | LogitsError, now: float) -> Output:
         """Appends a drawn token and ends the request if it is done; a fork that is not done starts to run."""

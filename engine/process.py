@@ -23,6 +23,7 @@ from engine.artifact import ArtifactError, read_manifest
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.protocol import HEARTBEAT_S, AddRequest, encode, read_message
+from engine.references import ReferenceStore
 
 log = logging.getLogger(__name__)
 Inbox = queue.SimpleQueue[dict[str, Any]]
@@ -72,7 +73,9 @@ class Loop:
                 raise ValueError(f"unknown command {other!r}")
 
 
-def build(artifact: Path, config: EngineConfig) -> tuple[EngineCore, dict[str, Any]]:
+def build(
+    artifact: Path, config: EngineConfig, reference_dir: Path | None = None, reference_limit_gib: float = 0.0
+) -> tuple[EngineCore, dict[str, Any]]:
     """Loads the model. Returns the core and what the server tells others about it.
 
     Raises:
@@ -81,8 +84,14 @@ def build(artifact: Path, config: EngineConfig) -> tuple[EngineCore, dict[str, A
     from engine.runner import ModelRunner
 
     runner = ModelRunner(artifact, config)
-    salt = f"{read_manifest(artifact).digest}/{runner.derived.get('compute_dtype')}/{runner.derived.get('kv_dtype')}"
-    core = EngineCore(runner, config, salt.encode())
+    manifest = read_manifest(artifact)
+    arithmetic = {k: str(runner.derived[k]) for k in ("compute_dtype", "kv_dtype", "kernels")}
+    salt = f"{manifest.digest}/{arithmetic['compute_dtype']}/{arithmetic['kv_dtype']}"
+    references = None
+    if reference_dir is not None:
+        identity = {"model": manifest.name, "model_digest": manifest.digest, **arithmetic}
+        references = ReferenceStore(reference_dir, int(reference_limit_gib * 2**30), runner.vocab_size, identity)
+    core = EngineCore(runner, config, salt.encode(), references)
     return core, {
         "vocab_size": runner.vocab_size,
         "max_model_len": runner.max_model_len,
@@ -95,6 +104,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="engine.process", description=__doc__)
     parser.add_argument("--artifact", type=Path, required=True)
     parser.add_argument("--config-json", required=True)
+    parser.add_argument("--reference-dir", type=Path)
+    parser.add_argument("--reference-limit-gib", type=float, default=0.0)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # sent to the whole terminal or group: the server decides when to end
@@ -104,7 +115,8 @@ def main() -> None:
     inbox: Inbox = queue.SimpleQueue()
     threading.Thread(target=read_commands, args=(sys.stdin.buffer, inbox), daemon=True).start()
     try:
-        core, about = build(arguments.artifact, EngineConfig.model_validate_json(arguments.config_json))
+        config = EngineConfig.model_validate_json(arguments.config_json)
+        core, about = build(arguments.artifact, config, arguments.reference_dir, arguments.reference_limit_gib)
         loop = Loop(core, inbox, events)
         gc.collect()
         gc.freeze()

@@ -24,7 +24,7 @@ from engine.request import FinishReason, TokenLogprob
 HEARTBEAT_S = 0.5
 _LENGTH = struct.Struct("<I")
 LENGTH_BYTES = _LENGTH.size
-Refusal = Literal["queue_full", "too_long", "invalid"]
+Refusal = Literal["queue_full", "too_long", "no_space", "invalid"]
 
 
 class AddRequest(NamedTuple):
@@ -49,6 +49,7 @@ class Output(NamedTuple):
     cached_tokens: int = 0
     prompt_logprobs: list[TokenLogprob] | None = None  # with the first output, if asked for
     timings: dict[str, float | None] | None = None  # with the last output: seconds a phase, and num_preemptions
+    score: dict[str, Any] | None = None  # with the last output, if the prompt was stored or compared (engine.scoring)
 
     @classmethod
     def from_wire(cls, fields: list[Any]) -> Output:

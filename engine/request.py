@@ -33,6 +33,7 @@ class SamplingParams:
 
     ``temperature`` 0 is greedy; ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 are off; ``logprobs`` is how many alternatives
     to report beside each generated token (None: report nothing), ``prompt_logprobs`` the same for the prompt;
+    ``store`` and ``reference`` name where the prompt's whole distributions are kept, and those they are compared with;
     ``stop_token_ids`` end the request unless ``ignore_eos``, and not before ``min_tokens`` tokens.
     """
 
@@ -51,8 +52,11 @@ class SamplingParams:
     seed: int | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    store: str | None = None
+    reference: str | None = None
 
     def __post_init__(self) -> None:
+        scores = self.prompt_logprobs is not None and self.max_tokens == 0
         limits = [
             (self.max_tokens >= 0, "max_tokens", self.max_tokens, "0 or more"),
             (self.temperature >= 0, "temperature", self.temperature, "0 or more"),
@@ -61,6 +65,8 @@ class SamplingParams:
             (0 <= self.min_p <= 1, "min_p", self.min_p, "0 (off) to 1"),
             (self.repetition_penalty > 0, "repetition_penalty", self.repetition_penalty, "above 0"),
             (0 <= self.min_tokens <= self.max_tokens, "min_tokens", self.min_tokens, f"0 to {self.max_tokens}"),
+            (scores or self.store is None, "store", self.store, "null unless a prompt is scored without output"),
+            (scores or self.reference is None, "reference", self.reference, "null unless it is scored without output"),
         ]
         for good, name, found, expected in limits:
             if not good:

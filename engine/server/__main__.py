@@ -18,6 +18,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Coroutine, Iterator
@@ -110,7 +111,9 @@ async def serve(arguments: argparse.Namespace) -> None:
     sock = bind(arguments.host, arguments.port)
     manifest, config = read_manifest(arguments.artifact), _config(arguments.config_json)
     codec = TextCodec(arguments.artifact)
-    client = CoreClient(arguments.artifact, config, arguments.heartbeat_timeout_s)
+    client = CoreClient(
+        arguments.artifact, config, arguments.heartbeat_timeout_s, core_options=_reference_options(arguments)
+    )
     metrics = Metrics(lambda: client.stats)
     log_dir = _log_dir(arguments, metrics)
     state = ServerState(
@@ -183,6 +186,24 @@ async def _empty(state: ServerState, signals: Signals, timeout_s: float) -> bool
     return True
 
 
+def _reference_options(arguments: argparse.Namespace) -> list[str]:
+    """
+    Raises:
+        StartError: the directory of references cannot be written.
+    """
+    directory: Path | None = arguments.reference_dir
+    if directory is None:
+        return []
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=directory).close()
+    except OSError as e:
+        raise StartError(
+            f"--reference-dir {directory} cannot be written: {e.strerror}; choose another directory"
+        ) from e
+    return ["--reference-dir", str(directory), "--reference-limit-gib", str(arguments.reference_limit_gib)]
+
+
 def _config(text: str) -> EngineConfig:
     try:
         return EngineConfig.model_validate_json(text)
@@ -216,6 +237,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--heartbeat-timeout-s", type=float, default=30.0, help="silence of the core that is unhealthy")
     parser.add_argument("--log-dir", type=Path, help="where the step log and the request log are written, in parquet")
     parser.add_argument("--log-max-mib", type=int, default=1024, help="of both logs together: the oldest segments go")
+    parser.add_argument("--reference-dir", type=Path, help="where /score stores and reads whole distributions")
+    parser.add_argument(
+        "--reference-limit-gib", type=float, default=8.0, help="bytes of --reference-dir that may be used"
+    )
     arguments = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
     try:

@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from engine.server import endpoints
+from engine.server import endpoints, score
 from engine.server.errors import ApiError
 from engine.server.logs import rfc3339
 from engine.server.records import Recorded
@@ -37,6 +37,11 @@ def create_app(state: ServerState) -> FastAPI:
     async def chat_completions(request: Request) -> Response:
         received_s = time.monotonic()
         return answer(state, partial(endpoints.chat_completion, state, await _body(request), received_s))
+
+    @app.post("/score")
+    async def scores(request: Request) -> Response:
+        received_s = time.monotonic()
+        return score.answer(state, partial(score.prepare, state, await _body(request), received_s))
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:

@@ -52,10 +52,13 @@ class CoreClient:
         config: EngineConfig,
         heartbeat_timeout_s: float,
         on_step: Callable[[StepRow], None] = lambda _: None,
+        core_options: Sequence[str] = (),
     ) -> None:
+        """``core_options``: further options of ``python -m engine.process``."""
         self.artifact, self.config, self.heartbeat_timeout_s = artifact, config, heartbeat_timeout_s
         self.on_step = on_step
         self.clock = Clock.since(time.monotonic())  # the core's own once it is there
+        self._core_options = core_options
         self.about: dict[str, Any] = {}
         self.stats: dict[str, int] = {}
         self.failure: str | None = None
@@ -74,7 +77,7 @@ class CoreClient:
         """
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "engine.process", "--artifact", str(self.artifact),
-            "--config-json", self.config.model_dump_json(), stdin=PIPE, stdout=PIPE,
+            "--config-json", self.config.model_dump_json(), *self._core_options, stdin=PIPE, stdout=PIPE,
         )  # fmt: skip
         first = await self._read()
         if first is None or first["type"] != "ready":

@@ -24,6 +24,7 @@ class ApiError(Exception):
             413: "invalid_request_error",
             429: "rate_limit_error",
             503: "unavailable_error",
+            507: "insufficient_storage_error",
         }
         return {"error": {"message": self.message, "type": kind.get(self.status, "server_error"), "code": self.status}}
 

@@ -6,14 +6,17 @@ import time
 import uuid
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
+from typing import Any
 
-from engine.protocol import AddRequest, Output
+from engine.protocol import AddRequest, Output, Refusal
 from engine.request import FinishReason, SamplingParams, TokenLogprob
 from engine.server.client import CoreClient, Ticket
 from engine.server.errors import ApiError
 from engine.server.metrics import Metrics
 from engine.server.records import ChoiceRecord, RequestRecord, current_record
 from engine.text import TextCodec, TextStream
+
+_STATUS: dict[Refusal | None, int] = {"no_space": 507}  # of a refusal; others: 400
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Piece:
     prompt_logprobs: list[TokenLogprob] | None = None  # in the first piece, if asked for
     finish_reason: FinishReason | None = None
     reason: str | None = None  # words to an end that was not the model's
+    score: dict[str, Any] | None = None  # in the last piece, if the prompt was stored or compared
 
 
 @dataclass
@@ -148,7 +152,7 @@ class Generation:
         message = output.error or "refused"
         if output.refusal == "queue_full":
             return self.client.queue_full(message)
-        return ApiError(400, message, reason=output.refusal or "invalid")
+        return ApiError(_STATUS.get(output.refusal, 400), message, reason=output.refusal or "invalid")
 
     def _piece(self, ticket: Ticket, output: Output, choice: _Choice) -> Piece:
         if output.finish_reason == "error":
@@ -177,6 +181,7 @@ class Generation:
             output.prompt_logprobs,
             finish,
             self.shutdown_reason if finish == "abort" else None,
+            output.score,
         )
 
     def _observe(self, choice: _Choice) -> None:

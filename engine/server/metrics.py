@@ -56,7 +56,8 @@ _PHASES = {
     "preempted_s": ("request_preempted_time_seconds", "waiting again after preemptions"),
 }
 REFUSALS = (
-    "queue_full", "too_long", "invalid", "unauthorised", "timeout", "shutting_down", "unhealthy", "connections",
+    "queue_full", "too_long", "no_space", "invalid", "unauthorised", "timeout",
+    "shutting_down", "unhealthy", "connections",
 )  # fmt: skip
 CONNECTION_ENDS = ("header_timeout", "body_timeout", "idle_timeout", "write_timeout", "too_many", "pipelined")
 

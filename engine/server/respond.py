@@ -43,13 +43,13 @@ class WhileConnected(Response):
             raise result
 
 
-async def _never() -> Any:
+async def never() -> Any:
     """Stands in for ``receive``: only one may wait for the disconnect."""
     await asyncio.Event().wait()
 
 
 def error_response(state: ServerState, error: ApiError) -> JSONResponse:
-    if error.status < 500 or error.reason in ("shutting_down", "unhealthy"):
+    if error.status < 500 or error.reason in ("shutting_down", "unhealthy", "no_space"):
         state.metrics.rejected.labels(error.reason).inc()
         current_record().refusal = error.reason
     return JSONResponse(error.body, status_code=error.status, headers=error.headers)
@@ -73,7 +73,7 @@ def answer(state: ServerState, prepare: Callable[[], Call]) -> Response:
                 response = JSONResponse(await _whole(state, call, pieces))
         except ApiError as e:
             response = error_response(state, e)
-        await response(scope, _never, send)
+        await response(scope, never, send)
 
     return WhileConnected(produce)
 
