@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Backend = Literal["cpu", "cuda"]
 ComputeDtype = Literal["auto", "bfloat16", "float32"]
-KvDtype = Literal["auto", "bfloat16", "float32"]
+KvDtype = Literal["auto", "bfloat16", "float32", "int8"]
 Batching = Literal["continuous", "static"]
 Prefill = Literal["mixed", "separate"]
 KvReservation = Literal["paged", "contiguous"]
@@ -21,7 +21,9 @@ class EngineConfig(BaseModel):
 
     backend: Backend = "cpu"
     compute_dtype: ComputeDtype = Field("auto", description="auto: bfloat16 where the ISA has it, else float32")
-    kv_dtype: KvDtype = Field("auto", description="auto: the compute dtype")
+    kv_dtype: KvDtype = Field(
+        "auto", description="auto: the compute dtype; int8: one float32 scale a token and KV head"
+    )
     block_size: int = Field(16, ge=1, le=256, description="tokens per KV block")
     max_model_len: int = Field(2048, ge=2, description="tokens of prompt + output that one request may have")
     max_num_seqs: int = Field(16, ge=1, description="requests that run at once")

@@ -4,7 +4,7 @@
     +-----------+---------------------------+--------------------------------------------+
     | weights   | activations (worst step)  | KV pool = num_blocks x block               |
     +-----------+---------------------------+--------------------------------------------+
-    block = block_size tokens x 2 (K and V) x layers x kv_heads x head_dim x dtype bytes
+    block = block_size tokens x 2 (K and V) x layers x kv_heads x (head_dim x dtype bytes + a scale's, for int8)
 
 The arithmetic is Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention"
 (SOSP 2023), section 3: 7B in fp16 without grouped queries takes 0.5 MiB a token.
@@ -22,6 +22,7 @@ from engine.artifact import ArtifactError, read_manifest
 from engine.config import EngineConfig
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+KV_SCALE_BYTES = {"int8": 4}  # of a token and KV head, for keys and for values; other dtypes have none
 
 
 class ModelShape(BaseModel):
@@ -90,7 +91,8 @@ class Ledger(BaseModel):
 
 def kv_bytes_per_token(shape: ModelShape, kv_dtype: str) -> int:
     """Keys and values of one token in all layers."""
-    return 2 * shape.layers * shape.kv_heads * shape.head_dim * DTYPE_BYTES[kv_dtype]
+    head = shape.head_dim * DTYPE_BYTES[kv_dtype] + KV_SCALE_BYTES.get(kv_dtype, 0)
+    return 2 * shape.layers * shape.kv_heads * head
 
 
 def activation_bytes(shape: ModelShape, config: EngineConfig, compute_dtype: str) -> int:

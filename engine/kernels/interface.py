@@ -127,7 +127,8 @@ class Kernels(Protocol):
 
     def write_kv(self, k: Tensor, v: Tensor, cache: KvCache, slots: Tensor) -> None:
         """Writes k, v [T, kv_heads, D] into the cache at ``slots`` int64 [T] (block * block_size + offset). Mutates
-        the cache; casts to its dtype.
+        the cache; casts to its dtype, or to int8 with one scale for each token and head: absmax / 127 in float32 (1
+        where all is zero), rounded half to even. What is not finite stays so, in the scale.
         """
         ...
 

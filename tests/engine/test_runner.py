@@ -48,12 +48,12 @@ def table(request: int, length: int, size: int, shuffled: list[int]) -> list[int
 
 @pytest.mark.parametrize("kernels", ["cpu", "reference"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize(("tier", "kv_dtype"), [*((tier, "auto") for tier in TIERS), ("bf16", "int8")])
 def test_any_batch_and_any_split_give_the_same_bits(
-    artifacts: dict[str, Path], tier: Tier, dtype: str, kernels: str
+    artifacts: dict[str, Path], tier: Tier, dtype: str, kernels: str, kv_dtype: str
 ) -> None:
     tokens = sequences(8 if kernels == "cpu" else 6)
-    runner = runner_of(artifacts[tier], dtype, kernels)
+    runner = runner_of(artifacts[tier], dtype, kernels, kv_dtype=kv_dtype)
     alone = []
     for ids in tokens:
         (logits,) = runner.execute([BatchEntry("x", ids, 0, list(range(8)), "all")])
@@ -132,8 +132,9 @@ def test_quantised_tiers_stay_near_the_plain_one(artifacts: dict[str, Path]) -> 
 
 
 @pytest.mark.parametrize("kernels", ["cpu", "reference"])
-def test_a_copied_block_serves_another_request(artifacts: dict[str, Path], kernels: str) -> None:
-    runner = runner_of(artifacts["bf16"], "float32", kernels)
+@pytest.mark.parametrize("kv_dtype", ["float32", "int8"])
+def test_a_copied_block_serves_another_request(artifacts: dict[str, Path], kernels: str, kv_dtype: str) -> None:
+    runner = runner_of(artifacts["bf16"], "float32", kernels, kv_dtype=kv_dtype)
     ids = sequences(4)[3]
     runner.execute([BatchEntry("a", ids, 0, [3, 4], "none")])
     runner.copy_blocks([])
@@ -148,8 +149,9 @@ def test_a_copied_block_serves_another_request(artifacts: dict[str, Path], kerne
 
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_ledger_is_what_is_allocated(artifacts: dict[str, Path], tier: Tier, dtype: str) -> None:
-    runner = runner_of(artifacts[tier], dtype)
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
+def test_the_ledger_is_what_is_allocated(artifacts: dict[str, Path], tier: Tier, dtype: str, kv_dtype: str) -> None:
+    runner = runner_of(artifacts[tier], dtype, kv_dtype=kv_dtype)
     memory, ledger = runner.memory(), runner.derived["ledger"]
     assert memory["kv_pool_bytes"] == ledger["kv_pool_bytes"] == runner.num_blocks * ledger["kv_bytes_per_block"]
     assert memory["weights_bytes"] == ledger["weights_bytes"]
@@ -162,10 +164,14 @@ def test_kv_dtype_of_its_own(artifacts: dict[str, Path]) -> None:
     narrow = runner_of(artifacts["bf16"], "float32", kv_dtype="bfloat16")
     assert narrow.derived["kv_dtype"] == "bfloat16"
     assert narrow.memory()["kv_pool_bytes"] * 2 == wide.memory()["kv_pool_bytes"]
-    a, b = wide.execute(entry)[0], narrow.execute(entry)[0]
-    assert a is not None
-    assert b is not None
-    assert 0 < (a - b).norm() / a.norm() < 0.05
+    eight = runner_of(artifacts["bf16"], "float32", kv_dtype="int8")
+    assert eight.derived["kv_dtype"] == "int8"
+    assert eight.memory()["kv_pool_bytes"] * 64 == wide.memory()["kv_pool_bytes"] * 20  # 16 x 4 bytes: 16 and a scale
+    expected, *found = (runner.execute(entry)[0] for runner in (wide, narrow, eight))
+    assert expected is not None
+    for logits, bound in zip(found, (0.02, 0.05), strict=True):
+        assert logits is not None
+        assert 0 < (logits - expected).norm() / expected.norm() < bound
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,13 @@ def test_grouped_queries_divide_the_cache() -> None:
     assert kv_bytes_per_token(full, "bfloat16") == 4 * kv_bytes_per_token(grouped, "bfloat16")
 
 
+def test_eight_bit_keys_and_values_count_their_scales() -> None:
+    shape = shape_of_numbers(**{**SEVEN_B, "kv_heads": 8})  # heads of 128: 132 bytes for 256
+    assert kv_bytes_per_token(shape, "int8") == 2 * 32 * 8 * (128 + 4)
+    assert kv_bytes_per_token(shape, "bfloat16") == 2 * 32 * 8 * 256
+    assert resolve_dtypes(EngineConfig(compute_dtype="bfloat16", kv_dtype="int8"), [])[:2] == ("bfloat16", "int8")
+
+
 @given(
     limit=st.integers(2**27, 2**34),
     weights=st.integers(1, 2**32),

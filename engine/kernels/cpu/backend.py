@@ -20,7 +20,7 @@ from engine.kernels.reference import packing
 
 W_BF16, W_F32, W_INT4 = 0, 1, 2  # as in csrc/gemm.c
 ACTIVATIONS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1}  # as in csrc/rows.c
-NO_WINDOW = 0  # as in csrc/attention.c
+KV_KINDS, NO_WINDOW = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}, 0  # as in csrc/attention.c
 
 
 class CpuKernels:
@@ -189,7 +189,10 @@ class CpuKernels:
     def new_kv_cache(self, blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> KvCache:
         k = torch.zeros(blocks, kv_heads, head_dim, block_size, dtype=dtype).permute(0, 3, 1, 2)
         v = torch.zeros(blocks, kv_heads, block_size, head_dim, dtype=dtype).permute(0, 2, 1, 3)
-        return KvCache(k, v)
+        if dtype != torch.int8:
+            return KvCache(k, v)
+        k_scale, v_scale = (torch.zeros(blocks, kv_heads, block_size).permute(0, 2, 1) for _ in range(2))
+        return KvCache(k, v, k_scale, v_scale)
 
     def write_kv(self, k: Tensor, v: Tensor, cache: KvCache, slots: Tensor) -> None:
         k, v = _rows(k), _rows(v)
@@ -200,9 +203,8 @@ class CpuKernels:
             pointer(v),
             v.stride(0),
             self._bf16,
-            pointer(cache.k),
-            pointer(cache.v),
-            int(cache.k.dtype == torch.bfloat16),
+            *map(pointer, (cache.k, cache.v, cache.k_scale, cache.v_scale)),
+            KV_KINDS[cache.k.dtype],
             pointer(slots),
             rows,
             kv_heads,
@@ -223,9 +225,8 @@ class CpuKernels:
             pointer(q),
             self._bf16,
             pointer(out),
-            pointer(cache.k),
-            pointer(cache.v),
-            int(cache.k.dtype == torch.bfloat16),
+            *map(pointer, (cache.k, cache.v, cache.k_scale, cache.v_scale)),
+            KV_KINDS[cache.k.dtype],
             pointer(meta.query_starts),
             pointer(meta.context_lens),
             pointer(meta.block_tables),

@@ -20,8 +20,8 @@ def paged_attention(q: Tensor, cache: KvCache, meta: AttentionMeta, scale: float
     out = torch.empty_like(q)
     starts, lengths = meta.query_starts.tolist(), meta.context_lens.tolist()
     for r, length in enumerate(lengths):
-        keys = _gather(cache.k, meta.block_tables[r], length)
-        values = _gather(cache.v, meta.block_tables[r], length)
+        keys = _gather(cache.k, cache.k_scale, meta.block_tables[r], length)
+        values = _gather(cache.v, cache.v_scale, meta.block_tables[r], length)
         for row in range(starts[r], starts[r + 1]):
             position = length - (starts[r + 1] - row)
             first = 0 if window is None else max(0, position - window + 1)
@@ -29,13 +29,15 @@ def paged_attention(q: Tensor, cache: KvCache, meta: AttentionMeta, scale: float
     return out
 
 
-def _gather(cache: Tensor, table: Tensor, length: int) -> Tensor:
+def _gather(stored: Tensor, scale: Tensor | None, table: Tensor, length: int) -> Tensor:
     """float32 [chunks, kv_heads, CHUNK, D], contiguous, zero beyond ``length``."""
-    _, block_size, kv_heads, dim = cache.shape
+    _, block_size, kv_heads, dim = stored.shape
     blocks = table[: -(-length // block_size)].long()
     chunks = -(-length // CHUNK)
     flat = torch.zeros(chunks * CHUNK, kv_heads, dim)
-    flat[:length] = cache[blocks].reshape(-1, kv_heads, dim)[:length].float()
+    flat[:length] = stored[blocks].reshape(-1, kv_heads, dim)[:length].float()
+    if scale is not None:
+        flat[:length] *= scale[blocks].reshape(-1, kv_heads)[:length, :, None]
     return flat.view(chunks, CHUNK, kv_heads, dim).transpose(1, 2).contiguous()
 
 
@@ -49,13 +51,13 @@ def _attend(q: Tensor, keys: Tensor, values: Tensor, first: int, position: int) 
     acc = torch.zeros_like(grouped)
     offsets = torch.arange(CHUNK)
     for c in range(first // CHUNK, position // CHUNK + 1):
-        at = offsets + c * CHUNK
+        seen = (offsets + c * CHUNK >= first) & (offsets + c * CHUNK <= position)
         scores = grouped @ keys[c].transpose(1, 2)  # [kv_heads, group, CHUNK]
-        scores = scores.masked_fill((at > position) | (at < first), -torch.inf)
+        scores = scores.masked_fill(~seen, -torch.inf)
         new = torch.maximum(highest, scores.amax(-1, keepdim=True))
         weights = (scores - new).exp()
         shrink = (highest - new).exp()
         total = total * shrink + weights.sum(-1, keepdim=True)
-        acc = acc * shrink + weights @ values[c]
+        acc = acc * shrink + weights @ values[c].where(seen[:, None], torch.zeros(()))  # 0 x NaN is not 0
         highest = new
     return (acc / total).view(heads, dim)

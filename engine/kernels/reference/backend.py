@@ -94,12 +94,17 @@ class ReferenceKernels:
 
     def new_kv_cache(self, blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> KvCache:
         shape = (blocks, block_size, kv_heads, head_dim)
-        return KvCache(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype))
+        k, v = torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)
+        return KvCache(k, v, torch.zeros(shape[:3]), torch.zeros(shape[:3])) if dtype == torch.int8 else KvCache(k, v)
 
     def write_kv(self, k: Tensor, v: Tensor, cache: KvCache, slots: Tensor) -> None:
         block, offset = slots // cache.block_size, slots % cache.block_size
-        cache.k[block, offset] = k.to(cache.k.dtype)
-        cache.v[block, offset] = v.to(cache.v.dtype)
+        for x, stored, scales in ((k, cache.k, cache.k_scale), (v, cache.v, cache.v_scale)):
+            if scales is None:
+                stored[block, offset] = x.to(stored.dtype)
+            else:
+                q, scale = quantise_rows(x)
+                stored[block, offset], scales[block, offset] = q, scale[..., 0]
 
     def paged_attention(
         self, q: Tensor, cache: KvCache, meta: AttentionMeta, scale: float, window: int | None = None
@@ -112,8 +117,11 @@ class ReferenceKernels:
 
 
 def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x [T, K] -> (int8 [T, K], float32 scale [T, 1]): symmetric, absmax / 127 of each row, half to even."""
+    """x [..., K] -> (int8 [..., K], float32 scale [..., 1]): symmetric, absmax / 127 of each row, half to even.
+
+    A row of zeros has scale 1. One that is not finite has a scale that is not, so that it is seen in what comes of it.
+    """
     wide = x.float()
     scale = wide.abs().amax(-1, keepdim=True) / 127
-    scale = scale.where(scale > 0, torch.ones_like(scale))
-    return (wide / scale).round().clamp(-127, 127).to(torch.int8), scale
+    scale = scale.where(scale != 0, torch.ones_like(scale))
+    return (wide / scale).round().clamp(-127, 127).nan_to_num(0).to(torch.int8), scale

@@ -8,9 +8,24 @@ import pytest
 import torch
 
 from engine.kernels.interface import AttentionMeta, Kernels, KvCache
-from tests.engine.kernels.conftest import assert_close
+from tests.engine.kernels.conftest import BACKENDS, DTYPES, assert_close
 
 SHAPES = [(4, 2, 16, 16), (9, 3, 64, 16), (8, 1, 24, 4), (6, 6, 128, 32), (5, 1, 8, 1), (4, 4, 80, 24)]
+
+
+KV_DTYPES = [torch.float32, torch.bfloat16, torch.int8]
+
+
+def kv_id(dtype: torch.dtype) -> str:
+    return f"kv-{str(dtype).removeprefix('torch.')}"
+
+
+def stored(x: torch.Tensor, kv_dtype: torch.dtype) -> torch.Tensor:
+    """What a cache keeps of x [T, kv_heads, D], in float64; int8 by its definition, without the code under test."""
+    if kv_dtype != torch.int8:
+        return x.to(kv_dtype).double()
+    scale = x.float().abs().amax(-1, keepdim=True) / 127
+    return (x.float() / scale).round().double() * scale.double()
 
 
 class Sequence:
@@ -53,7 +68,7 @@ def run(
 
 
 def exact(s: Sequence, kv_dtype: torch.dtype, window: int | None = None) -> torch.Tensor:
-    q, k, v = s.q.double(), s.k.to(kv_dtype).double(), s.v.to(kv_dtype).double()
+    q, k, v = s.q.double(), stored(s.k, kv_dtype), stored(s.v, kv_dtype)
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     scores = torch.einsum("qhd,khd->hqk", q, k) * q.shape[-1] ** -0.5
@@ -64,8 +79,10 @@ def exact(s: Sequence, kv_dtype: torch.dtype, window: int | None = None) -> torc
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "dim", "block_size"), SHAPES)
-@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.bfloat16], ids=["kv-float32", "kv-bfloat16"])
-@pytest.mark.parametrize("window", [None, 1, 20, 48])
+@pytest.mark.parametrize(
+    ("kv_dtype", "window"),
+    [*((d, None) for d in KV_DTYPES), (torch.float32, 1), (torch.bfloat16, 20), (torch.int8, 48)],
+)
 def test_equals_plain_attention(
     kernels: Kernels, heads: int, kv_heads: int, dim: int, block_size: int, kv_dtype: torch.dtype, window: int | None
 ) -> None:
@@ -78,23 +95,31 @@ def test_equals_plain_attention(
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "dim", "block_size"), SHAPES)
-@pytest.mark.parametrize("window", [None, 21])
+@pytest.mark.parametrize(("kv_dtype", "window"), [(None, None), (None, 21), (torch.int8, None)])
 def test_any_batch_and_any_split_give_the_same_bits(
-    kernels: Kernels, heads: int, kv_heads: int, dim: int, block_size: int, window: int | None
+    kernels: Kernels,
+    heads: int,
+    kv_heads: int,
+    dim: int,
+    block_size: int,
+    kv_dtype: torch.dtype | None,
+    window: int | None,
 ) -> None:
+    kv_dtype = kv_dtype or kernels.dtype
     lengths = [1, 5, 17, 33, 40, 64]
     sequences = [Sequence(i, n, heads, kv_heads, dim, kernels.dtype) for i, n in enumerate(lengths)]
     alone = []
     for s in sequences:
         blocks = place([s], block_size, seed=2)
-        pool = kernels.new_kv_cache(blocks, block_size, kv_heads, dim, kernels.dtype)
+        pool = kernels.new_kv_cache(blocks, block_size, kv_heads, dim, kv_dtype)
         alone.append(run(kernels, [(s, 0, s.length)], pool, window)[0])
     for seed in range(3):
         draw = random.Random(seed)
         blocks = place(sequences, block_size, seed)
-        cache = kernels.new_kv_cache(blocks, block_size, kv_heads, dim, kernels.dtype)
-        cache.k.fill_(7.0)  # what others left behind must not matter
-        cache.v.fill_(torch.nan if kernels.name == "cpu" else 1e30)
+        cache = kernels.new_kv_cache(blocks, block_size, kv_heads, dim, kv_dtype)
+        cache.k.fill_(7)  # what others left behind must not matter
+        for left in cache.tensors[1:]:
+            left.fill_(99 if left.dtype == torch.int8 else torch.nan if kernels.name == "cpu" else 1e30)
         done, outs = [0] * len(sequences), [[] for _ in sequences]  # type: ignore[var-annotated]
         while any(d < s.length for d, s in zip(done, sequences, strict=True)):
             order = [i for i, s in enumerate(sequences) if done[i] < s.length]
@@ -130,3 +155,51 @@ def test_huge_scores_do_not_overflow(kernels: Kernels) -> None:
     out = run(kernels, [(s, 0, 40)], kernels.new_kv_cache(6, 16, 1, 16, kernels.dtype))[0]
     assert torch.isfinite(out.float()).all()
     assert_close(out, exact(s, kernels.dtype), kernels.dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dim", [1, 8, 16, 40, 80, 256])
+def test_eight_bit_values_and_scales_are_the_same_in_all_backends(dtype: torch.dtype, dim: int) -> None:
+    """Exactly: absmax / 127 for each token and head, halves to even; a row of zeros has scale 1."""
+    g = torch.Generator().manual_seed(dim)
+    k, v = (torch.randn(33, 3, dim, generator=g) * torch.logspace(-8, 8, 33)[:, None, None] for _ in range(2))
+    k[4], v[7, 1] = 0.0, 0.0
+    k[5] = torch.arange(3 * dim).view(3, dim) % 254 - 126.5  # halves, and one of them the largest
+    k, v = k.to(dtype), v.to(dtype)
+    slots = torch.randperm(48, generator=g)[:33]
+    caches = [b(dtype, threads=2).new_kv_cache(3, 16, 3, dim, torch.int8) for b in BACKENDS]
+    for backend, cache in zip(BACKENDS, caches, strict=True):
+        backend(dtype, threads=2).write_kv(k, v, cache, slots)
+        assert [t.dtype for t in cache.tensors] == [torch.int8] * 2 + [torch.float32] * 2
+        for x, q, scale in ((k, cache.k, cache.k_scale), (v, cache.v, cache.v_scale)):
+            assert scale is not None
+            assert scale.shape == (3, 16, 3)
+            expected = x.float().abs().amax(-1) / 127
+            expected = expected.where(expected > 0, torch.ones_like(expected))
+            assert torch.equal(scale.flatten(0, 1)[slots], expected)
+            assert torch.equal(q.flatten(0, 1)[slots].float(), (x.float() / expected[..., None]).round())
+            assert scale.count_nonzero() == 33 * 3
+    for first, other in zip(caches[0].tensors, caches[1].tensors, strict=True):
+        assert torch.equal(first, other)
+
+
+def test_what_is_not_finite_is_not_hidden_by_eight_bits(kernels: Kernels) -> None:
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        s = Sequence(0, 20, 2, 1, 24, kernels.dtype)
+        s.v[3, 0, 17] = bad
+        place([s], 16, seed=0)
+        out = run(kernels, [(s, 0, 20)], kernels.new_kv_cache(6, 16, 1, 24, torch.int8))[0].float()
+        assert torch.isfinite(out[:3]).all()
+        assert not torch.isfinite(out[3:]).all(-1).any()
+
+
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES, ids=kv_id)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_backends_agree(dtype: torch.dtype, kv_dtype: torch.dtype) -> None:
+    found = []
+    for backend in BACKENDS:
+        s = Sequence(5, 150, 6, 2, 80, dtype)
+        place([s], 16, seed=3)
+        kernels = backend(dtype, threads=2)
+        found.append(run(kernels, [(s, 0, 150)], kernels.new_kv_cache(13, 16, 2, 80, kv_dtype), window=77)[0])
+    assert_close(found[1], found[0], dtype)

@@ -77,7 +77,8 @@ def test_older_machines_get_the_same_results(target: str) -> None:
         for scheme in test_linear.SCHEMES:
             test_linear.test_equals_the_dequantised_product(kernels, scheme, 160, 64)
             test_linear.test_a_row_does_not_see_its_neighbours(kernels, scheme, 256, 40)
-        test_attention.test_equals_plain_attention(kernels, 9, 3, 64, 16, dtype, 20)
-        test_attention.test_any_batch_and_any_split_give_the_same_bits(kernels, 4, 2, 16, 16, 21)
+        for kv_dtype in (dtype, torch.int8):
+            test_attention.test_equals_plain_attention(kernels, 9, 3, 64, 16, kv_dtype, 20)
+            test_attention.test_any_batch_and_any_split_give_the_same_bits(kernels, 4, 2, 16, 16, kv_dtype, 21)
         test_rows.test_rms_norm(kernels, 40)
         test_rows.test_gated_mul(kernels, 100, "gelu_tanh")

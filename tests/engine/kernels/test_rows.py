@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from engine.artifact import LinearSpec
 from engine.kernels.interface import Activation, Kernels
 from engine.kernels.reference.backend import quantise_rows
 from tests.engine.kernels.conftest import assert_close
@@ -77,6 +78,16 @@ def test_gated_mul_at_the_ends_of_the_range(kernels: Kernels, activation: Activa
     found = kernels.gated_mul(x, activation).float()
     assert torch.isfinite(found).all()
     assert_close(found[0], ACTIVATIONS[activation](x[0, :40].double()), kernels.dtype)
+
+
+def test_what_is_not_finite_is_not_hidden_by_eight_bits(kernels: Kernels) -> None:
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        x = normal(3, 40).to(kernels.dtype)
+        x[1, 37] = bad
+        weight = {"weight": torch.ones(32, 40, dtype=torch.int8), "weight_scale": torch.ones(32, 1)}
+        out = kernels.linear(x, kernels.pack_linear(weight, LinearSpec(pattern="*", scheme="w8a8"), None))
+        assert torch.isfinite(out).all(1).tolist() == [True, False, True]
+        assert not torch.isfinite(out[1]).any()
 
 
 def test_quantised_rows_have_their_own_scale() -> None:

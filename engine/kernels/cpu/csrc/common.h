@@ -20,6 +20,9 @@ typedef float v16u __attribute__((vector_size(64), aligned(4), may_alias));
 typedef int32_t i16v __attribute__((vector_size(64)));
 typedef uint32_t u16v __attribute__((vector_size(64)));
 typedef uint16_t h16v __attribute__((vector_size(32)));
+typedef int16_t s16v __attribute__((vector_size(32)));
+typedef int8_t b16v __attribute__((vector_size(16)));
+typedef int8_t b16vu __attribute__((vector_size(16), aligned(1), may_alias));
 typedef uint16_t h16vu __attribute__((vector_size(32), aligned(2), may_alias));
 
 INLINE v16 splat(float x) { return (v16){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
@@ -54,6 +57,37 @@ INLINE float load1_f32(const float *p) { return *p; }
 INLINE void store1_f32(float *p, float x) { *p = x; }
 INLINE float load1_bf16(const uint16_t *p) { return bf16_to_float(*p); }
 INLINE void store1_bf16(uint16_t *p, float x) { *p = float_to_bf16(x); }
+
+/* Widths doubled and halved one at a time: GCC 12 takes greater steps lane by lane. */
+INLINE v16 load_int8(const int8_t *p) {
+    s16v s = __builtin_convertvector(*(const b16vu *)p, s16v);
+    return __builtin_convertvector(__builtin_convertvector(s, i16v), v16);
+}
+INLINE void store_int8(int8_t *p, v16 x) {
+    s16v s = __builtin_convertvector(__builtin_convertvector(x, i16v), s16v);
+    *(b16vu *)p = __builtin_convertvector(s, b16v);
+}
+
+/* Symmetric int8: scale = absmax / 127, or 1 where all is zero. The largest magnitude is sought among the bits, where
+   NaN is above infinity is above numbers: what is not finite is kept, in the scale. */
+INLINE i16v magnitude_bits(i16v most, v16 x) {
+    i16v bits = (i16v)x & 0x7fffffff, more = bits > most;
+    return (bits & more) | (most & ~more);
+}
+INLINE float int8_scale(i16v most) {
+    int32_t top = 0;
+    for (int i = 0; i < LANES; i++) top = MAX(top, most[i]);
+    float magnitude;
+    memcpy(&magnitude, &top, 4);
+    return top == 0 ? 1.0f : magnitude / 127.0f;
+}
+/* Rounds half to even. */
+INLINE v16 round_int8(v16 x, float scale) {
+    const v16 magic = splat(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
+    v16 v = (x / splat(scale) + magic) - magic;
+    v = select16(v > splat(127.0f), splat(127.0f), v);
+    return select16(v < splat(-127.0f), splat(-127.0f), v);
+}
 
 /* Reductions over the lanes, always in this order. */
 INLINE float sum_lanes(v16 x) {

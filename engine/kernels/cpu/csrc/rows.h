@@ -128,34 +128,17 @@ typedef struct {
     long width;
 } NAME(Quantise);
 
-/* int8 per row, symmetric, absmax / 127; an all-zero row gets scale 1. */
+/* int8 per row; see int8_scale. */
 INLINE void NAME(quantise_row)(const NAME(Quantise) *p, long r) {
-    typedef int8_t b16 __attribute__((vector_size(16), aligned(1), may_alias));
-    const v16 magic = splat(12582912.0f); /* rounds half to even for |v| < 2^22 */
     const T *in = p->x + r * p->width;
     long i = 0, width = p->width;
-    v16 top = splat(0.0f);
-    float most = 0.0f;
-    for (; i + LANES <= width; i += LANES) {
-        v16 v = (v16)((i16v)LOAD(in + i) & 0x7fffffff);
-        top = select16(v > top, v, top);
-    }
-    for (; i < width; i++) most = MAX(most, fabsf(LOAD1(in + i)));
-    most = MAX(most, max_lanes(top));
-    float scale = most / 127.0f;
-    if (!(scale > 0.0f)) scale = 1.0f;
-    p->scales[r] = scale;
+    i16v most = {0};
+    for (; i + LANES <= width; i += LANES) most = magnitude_bits(most, LOAD(in + i));
+    for (; i < width; i++) most = magnitude_bits(most, splat(LOAD1(in + i)));
+    float scale = p->scales[r] = int8_scale(most);
     int8_t *o = p->out + r * width;
-    for (i = 0; i + LANES <= width; i += LANES) {
-        v16 v = (LOAD(in + i) / splat(scale) + magic) - magic;
-        v = select16(v > splat(127.0f), splat(127.0f), v);
-        v = select16(v < splat(-127.0f), splat(-127.0f), v);
-        *(b16 *)(o + i) = __builtin_convertvector(__builtin_convertvector(v, i16v), b16);
-    }
-    for (; i < width; i++) {
-        float v = (LOAD1(in + i) / scale + 12582912.0f) - 12582912.0f;
-        o[i] = (int8_t)MAX(-127.0f, MIN(127.0f, v));
-    }
+    for (i = 0; i + LANES <= width; i += LANES) store_int8(o + i, round_int8(LOAD(in + i), scale));
+    for (; i < width; i++) o[i] = (int8_t)round_int8(splat(LOAD1(in + i)), scale)[0];
 }
 
 EACH_ROW(NAME(quantise_items), NAME(Quantise), NAME(quantise_row))
