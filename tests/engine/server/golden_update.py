@@ -19,8 +19,17 @@ from unittest import mock
 from openai import OpenAI
 
 from tests.engine.server.booted import boot
-from tests.engine.server.openai_cases import CASES, CONFIG, GOLDEN, Case, differences, record, rounded, sync_client
-from tests.tiny import make_tiny_artifact
+from tests.engine.server.openai_cases import (
+    CASES,
+    CONFIG,
+    GOLDEN,
+    Case,
+    differences,
+    make_artifact,
+    record,
+    rounded,
+    sync_client,
+)
 
 T = TypeVar("T")
 KERNELS = ("cpu", "reference")
@@ -65,7 +74,7 @@ def near_ties(client: OpenAI, case: Case) -> list[str]:
 
 def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
-        artifact = make_tiny_artifact(Path(scratch))
+        artifact = make_artifact(Path(scratch))
         by_kernels = {k: ask(artifact, k, record) for k in KERNELS}
         ties = ask(artifact, KERNELS[0], near_ties)
     refused = []
