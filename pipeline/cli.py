@@ -69,6 +69,19 @@ def serve(
     _module("engine.server", served)
 
 
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+)
+def bench(ctx: typer.Context) -> None:
+    """Benchmarks of the engine with the `engine` settings of params.yaml if there is one: `bench policies --help`."""
+    from pipeline.params import PARAMS, load_params
+
+    given = any(a == "--config-json" or a.startswith("--config-json=") for a in ctx.args)
+    if ctx.args[1:] and not given and PARAMS.is_file():
+        _module("engine.bench", [*ctx.args, "--config-json", load_params().engine.model_dump_json()])
+    _module("engine.bench", ctx.args)
+
+
 @app.command()
 def plan(
     artifact: Annotated[

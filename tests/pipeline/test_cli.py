@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -27,8 +28,35 @@ def test_help_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
-    for command in ("trial", "serve", "plan", "verdict", "evaluate", "loadtest"):
+    for command in ("trial", "serve", "bench", "plan", "verdict", "evaluate", "loadtest"):
         assert f" {command} " in done.stdout
+
+
+def test_a_benchmark_gets_the_engine_settings_of_params_yaml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from pipeline import cli
+    from pipeline.params import load_params
+
+    called: list[tuple[str, list[str]]] = []
+
+    def module(name: str, arguments: list[str]) -> NoReturn:
+        called.append((name, arguments))
+        raise SystemExit(0)
+
+    monkeypatch.setattr(cli, "_module", module)
+    options = ["policies", "--artifact", "a", "--seed=1"]
+    monkeypatch.chdir(Path(__file__).parents[2])
+    CliRunner().invoke(cli.app, ["bench", *options])
+    CliRunner().invoke(cli.app, ["bench", *options, "--config-json", "{}"])
+    monkeypatch.chdir(tmp_path)  # no params.yaml
+    CliRunner().invoke(cli.app, ["bench", *options])
+    settings = load_params(Path(__file__).parents[2] / "params.yaml").engine.model_dump_json()
+    assert called == [
+        ("engine.bench", [*options, "--config-json", settings]),
+        ("engine.bench", [*options, "--config-json", "{}"]),
+        ("engine.bench", options),
+    ]
 
 
 def test_the_known_seven_billion_ledger() -> None:
@@ -46,6 +74,7 @@ def test_the_known_seven_billion_ledger() -> None:
         (("plan", "--artifact", "nowhere"), "not found"),
         (("serve", "--artifact", "nowhere"), "nowhere is not a directory"),
         (("plan", "--tier", "int8"), "No such option"),
+        (("bench", "fit", "--artifact", "nowhere"), "nowhere is not a directory"),
     ],
 )
 def test_mistakes_are_answered(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:

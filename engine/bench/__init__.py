@@ -1,0 +1,9 @@
+"""Engine benchmarks: the same work under different settings of the engine, in one process, without HTTP.
+
+__main__ -> command -> workload (traces)    the requests: lengths, token ids, arrival times
+                    -> policies             what is compared with what
+                    -> drive                one run: an EngineCore stepped by a clock -> RunRecord
+                    -> metrics -> compare   figures of each policy, ratios with their spread over rounds
+                    -> fit                  how many requests of a trace fit a pool, without a model
+                    -> tables, page (charts), results   terminal, HTML, JSON
+"""

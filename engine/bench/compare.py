@@ -1,0 +1,64 @@
+"""Figures by policy, and ratios to the policy that each is measured against, by round."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from engine.bench.drive import RunRecord
+from engine.bench.metrics import METRICS, Figure, Metric
+from engine.bench.policies import Policy
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The geometric mean over the rounds and the smallest and largest of them. The round is the unit: the requests
+    within one are correlated, and a machine that drifts moves both sides of a round alike."""
+
+    mean: float | None
+    low: float | None = None
+    high: float | None = None
+    rounds: int = 0
+    reason: str | None = None
+
+    @property
+    def clear(self) -> bool:
+        """Whether every round, of at least two, lies on the same side of 1."""
+        return self.rounds > 1 and self.low is not None and self.high is not None and (self.low > 1 or self.high < 1)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One policy: pooled figures, figures of each round, ratios to ``policy.against``; each by metric name."""
+
+    policy: Policy
+    pooled: dict[str, Figure]
+    rounds: dict[str, list[Figure]]
+    ratios: dict[str, Ratio]
+
+
+def compare(policies: list[Policy], records: dict[str, list[RunRecord]]) -> list[Result]:
+    """``records``: one a round for each policy, by name. A policy's ``against`` must be among them."""
+    rounds = {p.name: {m.name: [m.formula([r]) for r in records[p.name]] for m in METRICS} for p in policies}
+    return [
+        Result(
+            p,
+            {m.name: m.formula(records[p.name]) for m in METRICS},
+            rounds[p.name],
+            {m.name: ratio_of(m, rounds[p.name][m.name], rounds[p.against][m.name]) for m in METRICS if m.compared}
+            if p.against
+            else {},
+        )
+        for p in policies
+    ]
+
+
+def ratio_of(metric: Metric, mine: list[Figure], theirs: list[Figure]) -> Ratio:
+    """Of the rounds in which both sides have a figure above 0; None unless all of them do."""
+    logs = []
+    for a, b in zip(mine, theirs, strict=True):
+        if not (a.value and b.value):
+            reason = a.reason or b.reason or f"{metric.title} is 0 in a round"
+            return Ratio(None, reason=f"by round: {reason}")
+        logs.append(math.log(a.value / b.value))
+    return Ratio(math.exp(math.fsum(logs) / len(logs)), math.exp(min(logs)), math.exp(max(logs)), len(logs))

@@ -1,0 +1,102 @@
+"""The page: one HTML file without script and without a reference to anything outside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from engine.bench import charts
+from engine.bench.drive import RunRecord
+from engine.bench.fit import Fit
+from engine.bench.metrics import reserved_bytes
+from engine.bench.policies import Policy
+from engine.bench.show import Table
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True)
+class Panel:
+    title: str
+    svg: Markup
+
+
+@dataclass(frozen=True)
+class Group:
+    title: str
+    about: str
+    panels: list[Panel]
+
+
+def run_groups(policies: list[Policy], records: dict[str, list[RunRecord]]) -> list[Group]:
+    """Latency over all rounds; the time courses are those of the first round."""
+    first = {p.name: records[p.name][0] for p in policies}
+    end_s = max(r.end_s for r in first.values())
+    return [
+        Group(
+            "Latency",
+            "Share of samples up to a time, all rounds pooled. TTFT counts from the moment a request was due.",
+            [Panel(m, Markup(charts.latency_ecdf(records, m))) for m in ("TTFT", "ITL")],
+        ),
+        Group(
+            "Batch occupancy over time",
+            "First round. Area: requests computed in a step; dashed: requests waiting; rule: slots.",
+            [Panel(name, Markup(charts.occupancy_over_time(name, r, end_s))) for name, r in first.items()],
+        ),
+        Group(
+            "KV bytes over time",
+            "First round. Dark area: keys and values that are there; light area: reserved; rule: the small pool.",
+            [
+                Panel(p.name, Markup(charts.kv_over_time(p.name, first[p.name], end_s, _top(policies, first, p))))
+                for p in policies
+            ],
+        ),
+    ]
+
+
+def _top(policies: list[Policy], records: dict[str, RunRecord], of: Policy) -> float:
+    """A common axis for all pools of a kind: the pool itself for small ones, the most that was reserved for others."""
+    alike = [records[p.name] for p in policies if p.small_pool == of.small_pool]
+    if of.small_pool:
+        return float(max(r.num_blocks * r.block_bytes for r in alike))
+    return float(max((reserved_bytes(r, s) for r in alike for s in r.steps), default=1))
+
+
+def fit_group(fits: list[Fit]) -> Group:
+    return Group(
+        "What fits the pool",
+        "Mean bytes of a simulated pool while requests wait for it, from left to right: used; reserved and not used; "
+        "free and too little, or not in one piece, for the next request; idle.",
+        [Panel("used, internal waste, external waste, idle", Markup(charts.fit_parts(fits)))],
+    )
+
+
+def render(
+    title: str,
+    lead: str,
+    artifact: str,
+    policies: list[Policy],
+    tables: list[Table],
+    figures: list[Group],
+    facts: list[tuple[str, str]],
+) -> str:
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return env.get_template("page.html.j2").render(
+        title=title,
+        lead=lead,
+        artifact=artifact,
+        policies=policies,
+        tables=tables,
+        figures=figures,
+        facts=facts,
+        css=Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),
+    )

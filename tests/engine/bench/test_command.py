@@ -1,0 +1,179 @@
+"""The commands as a user runs them, on a tiny model."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.bench.__main__ import main
+from engine.bench.files import check_finite, write_json
+from tests.tiny import make_tiny_artifact
+
+SMALL = {
+    "max_model_len": 128, "max_num_seqs": 4, "max_num_batched_tokens": 64, "prefill_chunk_tokens": 32,
+    "memory_limit_bytes": 64 * 2**20, "threads": 1,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_artifact(tmp_path_factory.mktemp("artifact"))
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("trace") / "lengths.csv"
+    rows = "".join(f"{10 + 7 * i % 60},{4 + 5 * i % 20}\n" for i in range(40))
+    path.write_text("num_prefill_tokens,num_decode_tokens\n" + rows)
+    return path
+
+
+def arguments(artifact: Path, out: Path, *more: str, command: str = "policies") -> list[str]:
+    return [command, "--artifact", str(artifact), "--out", str(out), "--config-json", json.dumps(SMALL), *more]
+
+
+@pytest.fixture(scope="module")
+def done(artifact: Path, trace: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """All policies, two rounds, under a rate that keeps the slots full."""
+    out = tmp_path_factory.mktemp("out")
+    more = ["--trace", str(trace), "--requests", "16", "--rate", "1000", "--fit-pool-mib", "0.1", "--seed", "3"]
+    assert main(arguments(artifact, out, *more)) == 0
+    return out, json.loads((out / "results.json").read_text())
+
+
+def test_every_policy_does_the_same_work(done: tuple[Path, dict[str, Any]]) -> None:
+    results = done[1]
+    by_name = {p["name"]: p for p in results["policies"]}
+    assert list(by_name) == ["baseline", "static", "separate", "contiguous", "small-paged", "small-contiguous"]
+    due = {name: [r["due_s"] for r in p["requests"][0]] for name, p in by_name.items()}
+    lengths = {name: [len(r["token_s"]) for r in p["requests"][1]] for name, p in by_name.items()}
+    for name in by_name:
+        assert due[name] == due["baseline"]
+        assert lengths[name] == lengths["baseline"]
+    assert sum(lengths["baseline"]) == results["workload"]["output_tokens"]
+
+
+def test_what_the_policies_are_about_shows(done: tuple[Path, dict[str, Any]]) -> None:
+    """Not timings: what follows from the policies themselves, whatever the machine does."""
+    by_name = {p["name"]: {k: v["value"] for k, v in p["pooled"].items()} for p in done[1]["policies"]}
+    assert by_name["static"]["batch_occupancy_share"] < by_name["baseline"]["batch_occupancy_share"]
+    assert by_name["contiguous"]["kv_wasted_share"] > by_name["baseline"]["kv_wasted_share"]
+    assert by_name["small-contiguous"]["allocation_failures_exhausted"] > 0
+    assert by_name["small-paged"]["allocation_failures_exhausted"] > 0
+    assert by_name["contiguous"]["preemptions"] == by_name["small-contiguous"]["preemptions"] == 0
+    for figures in by_name.values():
+        assert 0 < figures["batch_occupancy_share"] <= 1
+        assert sum(figures[f"{part}_share"] for part in ("model", "scheduling", "sampling")) == pytest.approx(1)
+
+
+def test_results_say_what_was_measured(done: tuple[Path, dict[str, Any]], trace: Path) -> None:
+    results = done[1]
+    assert results["schema_version"] == 1
+    assert results["workload"]["trace"]["name"] == "lengths.csv"
+    assert len(results["workload"]["trace"]["sha256"]) == len(results["artifact"]["digest"]) == 64
+    assert (results["seed"], results["rounds"], results["arrivals"]["rate_per_s"]) == (3, 2, 1000)
+    assert results["engine_config"]["max_num_seqs"] == 4
+    assert results["policies"][1]["engine_config"]["batching"] == "static"
+    assert results["machine"]["cores"] >= 1
+    p99 = results["policies"][0]["pooled"]["ttft_p99_ms"]
+    assert p99 == {"value": None, "reason": "P99 needs 100 samples, there are 32"}
+    assert len(results["policies"][0]["rounds"]["output_tokens_per_s"]) == 2
+    assert [f["reservation"] for f in results["fit"]["reservations"]] == ["paged", "contiguous", "contiguous-max"]
+    assert results["fit"]["kv_bytes_per_token"] == 2 * 3 * 2 * 16 * (
+        2 if results["engine_derived"]["kv_dtype"] == "bfloat16" else 4
+    )
+
+
+def test_the_page_stands_alone(done: tuple[Path, dict[str, Any]]) -> None:
+    out = done[0]
+    page = (out / "report.html").read_text()
+    assert sorted(p.name for p in out.iterdir()) == ["report.html", "results.json"]
+    assert "<script" not in page
+    assert not re.search(r'(?:src|href)="|url\(|@import', page.replace('xmlns="http://www.w3.org/2000/svg"', ""))
+    assert page.count("<svg") == 2 + 6 + 6 + 1  # latency, occupancy, KV bytes, fit
+    for words in ("small-contiguous / small-paged", "lengths.csv", "external waste", "P99 needs 100 samples"):
+        assert words in page
+    assert "NaN" not in page
+
+
+def test_closed_loop_and_drawn_lengths(artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["--policies", "static", "--requests", "6", "--rounds", "1", "--concurrency", "2", "--fit-requests", "5"]
+    assert main(arguments(artifact, tmp_path, *more)) == 0
+    shown = capsys.readouterr().out
+    assert "static / baseline" in shown
+    assert "one round: no spread" in shown
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["workload"]["trace"]["name"].startswith("log-normal, seed 0")
+    assert results["arrivals"] == {"rate_per_s": None, "concurrency": 2}
+    assert results["workload"]["longest_request_tokens"] <= 128
+
+
+def test_the_rate_is_found_where_none_is_given(artifact: Path, trace: Path, tmp_path: Path) -> None:
+    more = ["--trace", str(trace), "--policies", "baseline", "--requests", "4", "--rounds", "1"]
+    assert main(arguments(artifact, tmp_path, *more)) == 0
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["arrivals"]["rate_per_s"] > 0
+    assert results["policies"][0]["ratios"] == {}
+
+
+def test_fit_reads_no_weights(artifact: Path, trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shape = tmp_path / "shape"
+    shape.mkdir()
+    for name in ("config.json", "seatrial.json"):
+        (shape / name).write_bytes((artifact / name).read_bytes())
+    more = ["--trace", str(trace), "--fit-pool-mib", "0.1"]
+    assert main(arguments(shape, tmp_path / "out", *more, command="fit")) == 0
+    assert "contiguous-max" in capsys.readouterr().out
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["kind"] == "fit"
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--policies", "statick"], "unknown policy 'statick'; known: baseline, static, separate"),
+        (["--trace", "nowhere.csv"], "nowhere.csv not found; expected a CSV with the columns"),
+        (["--requests", "41", "--trace", "TRACE"], "41 requests are asked for, the trace lengths.csv has 40 usable"),
+        (["--requests", "0"], "--requests: '0', expected a number of at least 1"),
+        (["--rate", "nan"], "--rate: 'nan', expected a number of at least"),
+        (["--rate", "inf"], "--rate: 'inf', expected a number of at least"),
+        (["--rate", "1", "--concurrency", "2"], "not allowed with argument"),
+        (["--pool-share", "1.5"], "at most 1"),
+        (["--pool-share", "0.01", "--trace", "TRACE", "--requests", "8"], "cannot hold the longest request"),
+        (["--fit-pool-mib", "0.001", "--trace", "TRACE", "--requests", "2", "--rounds", "1"], "give a larger pool"),
+        (["--config-json", "{"], "--config-json is not a valid engine config"),
+        (["--config-json", '{"batching": "dynamic"}'], "batching: Input should be 'continuous' or 'static'"),
+        (["--artifact", "nowhere"], "nowhere is not a directory; expected an artifact"),
+        (["--frobnicate"], "unrecognized arguments: --frobnicate (see --help)"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_3(
+    more: list[str], message: str, artifact: Path, trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = [str(trace) if m == "TRACE" else m for m in more]
+    assert main(arguments(artifact, tmp_path / "out", *more)) == 3
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith("error: ")
+    assert message in lines[-1]
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_command_and_an_unwritable_folder(
+    artifact: Path, trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([]) == 3
+    (tmp_path / "file").write_text("")
+    more = ["--trace", str(trace), "--fit-pool-mib", "0.1"]
+    assert main(arguments(artifact, tmp_path / "file" / "out", *more, command="fit")) == 3
+    assert "cannot be written (Not a directory); give another folder with --out" in capsys.readouterr().err
+
+
+def test_json_has_no_nan(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"x\.json\.a\[1\] is nan"):
+        write_json(tmp_path / "x.json", {"a": [1.0, float("nan")]})
+    check_finite({"a": [1, None, "x", {"b": 0.0}]}, "x")
+    assert list(tmp_path.iterdir()) == []
