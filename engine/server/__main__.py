@@ -14,7 +14,9 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import os
+import resource
 import signal
 import socket
 import sys
@@ -22,6 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Coroutine, Iterator
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +35,9 @@ from engine.artifact import ArtifactError, read_manifest
 from engine.config import EngineConfig
 from engine.protocol import StepRow
 from engine.server.app import create_app
+from engine.server.auth import ApiKeyError, ApiKeys
 from engine.server.client import CoreClient, CoreError
+from engine.server.limits import Limits, limited_protocol
 from engine.server.logs import LogDir, StepRing
 from engine.server.metrics import Metrics
 from engine.server.records import RequestRow
@@ -41,6 +46,8 @@ from engine.text import TextCodec
 
 log = logging.getLogger("engine.server")
 LAST_CHUNKS_S = 2.0  # for aborted streams to be told so
+BACKLOG = 2048
+SPARE_FILES = 64  # beside connections: pipes, logs, artifacts
 
 
 class StartError(RuntimeError):
@@ -117,7 +124,16 @@ async def serve(arguments: argparse.Namespace) -> None:
     metrics = Metrics(lambda: client.stats)
     log_dir = _log_dir(arguments, metrics)
     state = ServerState(
-        arguments.served_model_name or manifest.name, manifest, config, client, codec, metrics, StepRing(), log_dir
+        model=arguments.served_model_name or manifest.name,
+        manifest=manifest,
+        config=config,
+        client=client,
+        codec=codec,
+        metrics=metrics,
+        steps=StepRing(),
+        limits=_limits(arguments),
+        log_dir=log_dir,
+        keys=ApiKeys.read(arguments.api_key_file) if arguments.api_key_file else None,
     )
     client.on_step = state.note_step
     logging_task = asyncio.create_task(log_dir.run()) if log_dir else None
@@ -127,13 +143,14 @@ async def serve(arguments: argparse.Namespace) -> None:
         if log_dir:
             log_dir.set_origin(client.clock.origin_at)
         try:
-            sock.listen(2048)
+            sock.listen(BACKLOG)
         except OSError as e:
             raise StartError(f"cannot listen on port {sock.getsockname()[1]}: {e.strerror}; choose another") from e
         server = _Server(
             uvicorn.Config(
-                create_app(state), log_config=None, log_level="warning", access_log=False, lifespan="off",
-                timeout_graceful_shutdown=1,
+                create_app(state), log_config=None, log_level="error", access_log=False, lifespan="off", ws="none",
+                http=limited_protocol(state.limits, metrics), timeout_graceful_shutdown=1,
+                timeout_keep_alive=math.ceil(state.limits.idle_timeout_s), backlog=BACKLOG,
             )
         )  # fmt: skip
         serving = asyncio.create_task(server.serve(sockets=[sock]))
@@ -211,6 +228,25 @@ def _config(text: str) -> EngineConfig:
         raise StartError(f"the engine config is not valid: {e}") from e
 
 
+def _limits(arguments: argparse.Namespace) -> Limits:
+    """From the command line; makes sure that as many files may be open as there may be connections.
+
+    Raises:
+        StartError: a limit that is not above 0, or more connections than the system allows.
+    """
+    limits = Limits(**{f.name: getattr(arguments, f.name) for f in fields(Limits)})
+    for name, value in asdict(limits).items():
+        if not value > 0:
+            raise StartError(f"--{name.replace('_', '-')} is {value}, expected more than 0")
+    needed = 2 * limits.max_connections + SPARE_FILES  # a refused one lives on for a moment
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        raise StartError(f"--max-connections needs {needed} open files, this system allows {hard}; lower it")
+    if soft != resource.RLIM_INFINITY and needed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    return limits
+
+
 def _log_dir(arguments: argparse.Namespace, metrics: Metrics) -> LogDir | None:
     if arguments.log_dir is None:
         return None
@@ -235,6 +271,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--exit-with-stdin", action="store_true", help="end when standard input closes")
     parser.add_argument("--grace-s", type=float, default=30.0, help="time for running requests after SIGTERM")
     parser.add_argument("--heartbeat-timeout-s", type=float, default=30.0, help="silence of the core that is unhealthy")
+    parser.add_argument("--api-key-file", type=Path, help="one key a line; without it everybody may ask")
+    for limit in fields(Limits):
+        name, kind = f"--{limit.name.replace('_', '-')}", type(limit.default)
+        parser.add_argument(name, type=kind, default=limit.default, help="of a connection; see engine/server/limits.py")
     parser.add_argument("--log-dir", type=Path, help="where the step log and the request log are written, in parquet")
     parser.add_argument("--log-max-mib", type=int, default=1024, help="of both logs together: the oldest segments go")
     parser.add_argument("--reference-dir", type=Path, help="where /score stores and reads whole distributions")
@@ -245,7 +285,7 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
         asyncio.run(serve(arguments))
-    except (StartError, ArtifactError, CoreError) as e:
+    except (StartError, ApiKeyError, ArtifactError, CoreError) as e:
         print(f"error: {e}", file=sys.stderr, flush=True)
         return 3
     return 0

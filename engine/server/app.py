@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from functools import partial
@@ -14,6 +15,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from engine.server import endpoints, score
+from engine.server.auth import Authorised
 from engine.server.errors import ApiError
 from engine.server.logs import rfc3339
 from engine.server.records import Recorded
@@ -26,6 +28,7 @@ MAX_BODY_BYTES = 2 * 1024**2  # tokenising takes hundreds of times as much memor
 
 def create_app(state: ServerState) -> FastAPI:
     app = FastAPI(title="Seatrial engine", openapi_url=None)
+    app.state.limits = state.limits
     created = int(time.time())
 
     @app.post("/v1/completions")
@@ -94,6 +97,11 @@ def create_app(state: ServerState) -> FastAPI:
         found = f"{request.method} {request.url.path}: {error.detail}"
         return error_response(state, ApiError(error.status_code, found))
 
+    @app.exception_handler(Exception)
+    async def defect(request: Request, error: Exception) -> Response:
+        """A defect of ours; the log has its traceback."""
+        return error_response(state, ApiError(500, "the server failed; its log says why", reason="error"))
+
     @app.exception_handler(RequestValidationError)
     async def query_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -102,6 +110,8 @@ def create_app(state: ServerState) -> FastAPI:
         )
         return error_response(state, ApiError(400, found))
 
+    if state.keys:
+        app.add_middleware(Authorised, keys=state.keys, refuse=partial(error_response, state))
     app.add_middleware(Recorded, done=state.note_request)
     return app
 
@@ -110,12 +120,19 @@ async def _body(request: Request) -> bytes:
     """
     Raises:
         ApiError: 413. The rest is read but not kept: a client that is cut off while it sends would not see the answer.
+            408 for one that takes too long.
     """
     body, size = bytearray(), 0
-    async for part in request.stream():
-        size += len(part)
-        if size <= MAX_BODY_BYTES:
-            body += part
+    limit_s = request.app.state.limits.body_timeout_s
+    try:
+        async with asyncio.timeout(limit_s):
+            async for part in request.stream():
+                size += len(part)
+                if size <= MAX_BODY_BYTES:
+                    body += part
+    except TimeoutError as e:
+        found = f"{size} bytes of the body came in {limit_s:g} s, then the time was over; send it faster"
+        raise ApiError(408, found, reason="timeout", headers={"Connection": "close"}) from e
     if size > MAX_BODY_BYTES:
         found = f"the body has {size} bytes, the server takes {MAX_BODY_BYTES}; send less at once"
         raise ApiError(413, found, reason="too_long")

@@ -20,7 +20,9 @@ class ApiError(Exception):
     def body(self) -> dict[str, Any]:
         kind = {
             400: "invalid_request_error",
+            401: "authentication_error",
             404: "not_found_error",
+            408: "timeout_error",
             413: "invalid_request_error",
             429: "rate_limit_error",
             503: "unavailable_error",

@@ -106,7 +106,7 @@ class Generation:
         ]
         record = current_record()
         ticket = self.client.submit(requests, lambda output: self._last_word(record, output))
-        record.begin(self.id, records, self.n)
+        record.begin(self.id, records, self.n, requests[0].priority)
         cached: dict[int, int] = {}
         refused = False
         try:

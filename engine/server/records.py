@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.server.logs import Clock
@@ -36,6 +37,7 @@ class RequestRow(NamedTuple):
     ended_s: float
     stream: bool | None
     n: int | None
+    priority: int | None
     prompt_tokens: int | None  # of the prompt that this choice continues; of all prompts where choice is null
     cached_tokens: int | None
     output_tokens: int
@@ -91,15 +93,16 @@ class RequestRecord:
         self.ended_s = self.received_s
         self.stream: bool | None = None
         self.n: int | None = None
+        self.priority: int | None = None
         self.status: int | None = None
         self.refusal: str | None = None
         self.choices: dict[str, ChoiceRecord] = {}
         self._owed: set[str] = set()  # choices on which the core has not said its last word
         self._answered = False
 
-    def begin(self, id: str, choices: dict[str, ChoiceRecord], n: int) -> None:
+    def begin(self, id: str, choices: dict[str, ChoiceRecord], n: int, priority: int) -> None:
         """The request is with the core now."""
-        self.id, self.choices, self.n = id, choices, n
+        self.id, self.choices, self.n, self.priority = id, choices, n, priority
         self._owed = set(choices)
 
     def last_word(self, id: str, timings: Mapping[str, float | None] | None) -> None:
@@ -137,6 +140,7 @@ class RequestRecord:
             ended_s=clock.seconds(self.ended_s if choice.ended_s is None else choice.ended_s),
             stream=self.stream,
             n=self.n,
+            priority=self.priority,
             prompt_tokens=choice.prompt_tokens,
             cached_tokens=choice.cached_tokens,
             output_tokens=choice.output_tokens,
@@ -177,9 +181,12 @@ class Recorded:
                 record.status = message["status"]
             await send(message)
 
+        scope["record"] = record  # for the protocol, which may refuse what follows the headers
         token = _current.set(record)
         try:
             await self.app(scope, receive, noting)
+        except ClientDisconnect:
+            pass  # while it sent its body: nobody is left to be answered
         finally:
             _current.reset(token)
             record.answered()

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from engine.artifact import Manifest
 from engine.config import EngineConfig
 from engine.protocol import StepRow
+from engine.server.auth import ApiKeys
 from engine.server.client import CoreClient
 from engine.server.errors import ApiError
+from engine.server.limits import Limits
 from engine.server.logs import LogDir, StepRing
 from engine.server.metrics import Metrics
 from engine.server.records import RequestRecord
@@ -25,7 +27,9 @@ class ServerState:
     codec: TextCodec
     metrics: Metrics
     steps: StepRing
+    limits: Limits
     log_dir: LogDir | None = None
+    keys: ApiKeys | None = None
     accepting: bool = True  # false from the moment a shutdown begins
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, thread_name_prefix="tokenise"))
 

@@ -77,7 +77,7 @@ def boot(artifact: Path, *extra: str, **config: Any) -> Iterator[Booted]:
     )  # fmt: skip
     assert process.stdin is not None
     assert process.stdout is not None
-    killer = threading.Timer(120, process.kill)
+    killer = threading.Timer(900, process.kill)  # a session of tests on a busy machine
     killer.start()
     try:
         line = process.stdout.readline()

@@ -131,7 +131,7 @@ async def test_rows_that_no_disk_takes_do_not_pile_up(tmp_path: Path, monkeypatc
 def test_a_record_waits_for_the_last_word_of_the_core() -> None:
     done: list[RequestRecord] = []
     record = RequestRecord("/v1/completions", done.append)
-    record.begin("r", {"r-0": ChoiceRecord(0, 7), "r-1": ChoiceRecord(1, 7)}, 2)
+    record.begin("r", {"r-0": ChoiceRecord(0, 7), "r-1": ChoiceRecord(1, 7)}, 2, -3)
     choice = record.choices["r-0"]
     gaps = [choice.token(record.received_s + t) for t in (1.0, 1.5, 3.5)]
     assert gaps == [None, 0.5, 2.0]
@@ -146,12 +146,12 @@ def test_a_record_waits_for_the_last_word_of_the_core() -> None:
     assert (one.received_s, one.first_token_s, one.received_at) == (10.0, 11.0, origin + timedelta(seconds=10))
     assert (one.ttft_s, one.gap_max_s, one.gap_mean_s, one.output_tokens) == (1.0, 2.0, 1.25, 3)
     assert (two.choice, two.queued_s, two.prefill_s, two.num_preemptions) == (1, 0.5, None, 2)
-    assert (two.prompt_tokens, two.ttft_s, two.output_tokens, two.n) == (7, None, 0, 2)
+    assert (two.prompt_tokens, two.ttft_s, two.output_tokens, two.n, two.priority) == (7, None, 0, 2, -3)
 
 
 def test_a_refused_request_has_one_row() -> None:
     record = RequestRecord("/v1/completions", lambda _: None)
-    record.begin("r", {f"r-{i}": ChoiceRecord(i, 5 + i // 2) for i in range(4)}, 2)
+    record.begin("r", {f"r-{i}": ChoiceRecord(i, 5 + i // 2) for i in range(4)}, 2, 0)
     record.status, record.refusal = 429, "queue_full"
     (row,) = record.rows(Clock.since(record.received_s))
     assert (row.choice, row.prompt_tokens, row.http_status, row.refusal) == (None, 11, 429, "queue_full")
