@@ -15,6 +15,7 @@ from torch import Tensor
 from engine.batch import BatchEntry
 from engine.blocks import BlockPool, BlockPoolError
 from engine.config import EngineConfig
+from engine.logits import SLICE_ROWS, Rows
 from engine.protocol import AddRequest, Output, Refusal, StepRow
 from engine.references import ReferenceStore, StorageError
 from engine.request import FinishReason, Request, RequestError, SamplingParams, TokenLogprob, TooLongError
@@ -34,7 +35,7 @@ class Runner(Protocol):
     vocab_size: int
     max_model_len: int
 
-    def execute(self, batch: list[BatchEntry]) -> list[Tensor | None]: ...
+    def execute(self, batch: list[BatchEntry]) -> list[Rows | None]: ...
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None: ...
 
 
@@ -164,7 +165,7 @@ class EngineCore:
             "all" if request.wants_prompt_logprobs else "last" if draws else "none",
         )
 
-    def _update(self, plan: Plan, logits: list[Tensor | None]) -> list[Output]:
+    def _update(self, plan: Plan, logits: list[Rows | None]) -> list[Output]:
         self.scheduler.advance(plan)
         outputs: list[Output] = []
         drawing: list[tuple[Request, Tensor]] = []
@@ -186,11 +187,12 @@ class EngineCore:
                 continue
             if request.num_output_tokens == 0 and request.first_token_s is None:
                 self.counts["prompt_tokens"] += request.num_prompt_tokens
+            final = rows[-1:][0] if rows is not None and request.params.max_tokens else None  # [vocab]
             for member in (*request.forks, request):  # forks first: they need the blocks of a request that may end now
                 if member is not request:
                     member.prompt_logprobs = request.prompt_logprobs
-                if rows is not None and member.params.max_tokens:
-                    drawing.append((member, rows[-1]))
+                if final is not None:
+                    drawing.append((member, final))
                 else:
                     outputs.append(self._finish(member, "length", prompt_logprobs=_owed(member), score=score))
         tokens = sample([row for _, row in drawing], [r for r, _ in drawing]) if drawing else []
@@ -199,7 +201,7 @@ class EngineCore:
             outputs.append(self._accept(request, row, token, now))
         return outputs
 
-    def _collect_prompt_logprobs(self, entry: Scheduled, rows: Tensor) -> None:
+    def _collect_prompt_logprobs(self, entry: Scheduled, rows: Rows) -> None:
         """Keeps what is asked of the logits of this chunk's prompt positions; the logits themselves go.
 
         Raises:
@@ -208,13 +210,13 @@ class EngineCore:
         request = entry.request
         first = len(request.prompt_logprobs)  # the row at this position predicts the next token still owed
         last = min(entry.end, request.num_prompt_tokens - 1)
-        if last > first:
-            wanted = request.prompt[first + 1 : last + 1]
-            part = rows[first - entry.start : last - entry.start]
-            found = token_logprobs(part, wanted, request.params.prompt_logprobs or 0)
+        for start in range(first, last, SLICE_ROWS):
+            stop = min(last, start + SLICE_ROWS)
+            part = rows[start - entry.start : stop - entry.start]
+            found = token_logprobs(part, request.prompt[start + 1 : stop + 1], request.params.prompt_logprobs or 0)
             broken = next((i for i, p in enumerate(found) if not math.isfinite(p.logprob)), None)
             if broken is not None:
-                at = first + broken + 1
+                at = start + broken + 1
                 raise ScoringError(
                     f"the model's logits at position {at} are not finite; the weights or their scales are damaged"
                 )

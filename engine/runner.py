@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from engine import ledger
 from engine.artifact import read_manifest
@@ -24,6 +23,7 @@ from engine.isa import isa_features
 from engine.kernels.interface import AttentionMeta
 from engine.kernels.registry import select
 from engine.layers.step import StepInput
+from engine.logits import LazyRows, Rows
 from engine.models.registry import load_model, read_config
 
 log = logging.getLogger(__name__)
@@ -84,8 +84,8 @@ class ModelRunner:
         """Bytes that are really allocated."""
         return {"weights_bytes": self.model.nbytes, "kv_pool_bytes": sum(cache.nbytes for cache in self.caches)}
 
-    def execute(self, batch: list[BatchEntry]) -> list[Tensor | None]:
-        """Computes the batch's tokens; float32 logits [rows, vocab] of each entry, None where none are wanted.
+    def execute(self, batch: list[BatchEntry]) -> list[Rows | None]:
+        """Computes the batch's tokens; logits of each entry's rows, None where none are wanted.
 
         Writes keys and values of every token into its block. Each entry's result has the same bits in any batch.
 
@@ -100,19 +100,21 @@ class ModelRunner:
         with torch.inference_mode():
             return self._execute(batch)
 
-    def _execute(self, batch: list[BatchEntry]) -> list[Tensor | None]:
+    def _execute(self, batch: list[BatchEntry]) -> list[Rows | None]:
         hidden = self.model.forward(self._step(batch), self.caches)  # [T, hidden], normed
-        rows: list[Tensor] = []
-        end = 0
-        for entry in batch:
-            start, end = end, end + len(entry.token_ids)
-            if entry.logits != "none":
-                rows.append(hidden[start if entry.logits == "all" else end - 1 : end])
-        if not rows:
-            return [None] * len(batch)
-        logits = self.model.logits(torch.cat(rows) if len(rows) > 1 else rows[0].contiguous())
-        parts = iter(logits.split([len(r) for r in rows]))
-        return [None if entry.logits == "none" else next(parts) for entry in batch]
+        ends = torch.tensor([len(entry.token_ids) for entry in batch]).cumsum(0)
+        last = [int(end) - 1 for entry, end in zip(batch, ends, strict=True) if entry.logits == "last"]
+        found = iter(self.model.logits(hidden[last]).split(1) if last else [])
+        rows: list[Rows | None] = []
+        for entry, part in zip(batch, hidden.tensor_split(ends[:-1]), strict=True):
+            match entry.logits:
+                case "none":
+                    rows.append(None)
+                case "last":
+                    rows.append(next(found))
+                case "all":
+                    rows.append(LazyRows(part, self.model.logits))
+        return rows
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         """Copies whole blocks, (source, target) each, in all layers: copy-on-write. A target is no other's source."""

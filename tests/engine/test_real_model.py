@@ -14,6 +14,7 @@ from engine.artifact import LinearSpec, list_files, read_manifest, write_manifes
 from engine.batch import BatchEntry
 from engine.config import EngineConfig
 from engine.runner import ModelRunner
+from tests.engine.compute import compute
 from tests.tiny import quantise_w4a16, quantise_w8a8
 
 pytestmark = pytest.mark.slow
@@ -59,7 +60,7 @@ def greedy(runner: ModelRunner, prompts: list[list[int]]) -> list[list[int]]:
             BatchEntry(str(i), s[done[i] :], done[i], list(range(i * BLOCKS_EACH, (i + 1) * BLOCKS_EACH)), "last")
             for i, s in enumerate(sequences)
         ]
-        for i, logits in enumerate(runner.execute(batch)):
+        for i, logits in enumerate(compute(runner, batch)):
             assert logits is not None
             done[i] = len(sequences[i])
             sequences[i].append(int(logits[-1].argmax()))
@@ -67,7 +68,7 @@ def greedy(runner: ModelRunner, prompts: list[list[int]]) -> list[list[int]]:
 
 
 def score(runner: ModelRunner, tokens: list[int]) -> torch.Tensor:
-    (logits,) = runner.execute([BatchEntry("a", tokens, 0, list(range(BLOCKS_EACH)), "all")])
+    (logits,) = compute(runner, [BatchEntry("a", tokens, 0, list(range(BLOCKS_EACH)), "all")])
     assert logits is not None
     return logits
 

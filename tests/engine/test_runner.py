@@ -14,6 +14,7 @@ from engine.artifact import ArtifactError
 from engine.batch import BatchEntry
 from engine.config import EngineConfig
 from engine.runner import ModelRunner
+from tests.engine.compute import compute
 from tests.tiny import Tier, make_tiny_artifact
 
 TIERS: list[Tier] = ["bf16", "int8", "int4"]
@@ -56,7 +57,7 @@ def test_any_batch_and_any_split_give_the_same_bits(
     runner = runner_of(artifacts[tier], dtype, kernels, kv_dtype=kv_dtype)
     alone = []
     for ids in tokens:
-        (logits,) = runner.execute([BatchEntry("x", ids, 0, list(range(8)), "all")])
+        (logits,) = compute(runner, [BatchEntry("x", ids, 0, list(range(8)), "all")])
         assert logits is not None
         assert logits.shape == (len(ids), 272)
         alone.append(logits)
@@ -77,7 +78,7 @@ def test_any_batch_and_any_split_give_the_same_bits(
                 )
                 spans.append((i, done[i], stop, wanted))
                 done[i] = stop
-            for (i, start, stop, wanted), logits in zip(spans, runner.execute(batch), strict=True):
+            for (i, start, stop, wanted), logits in zip(spans, compute(runner, batch), strict=True):
                 if wanted == "none":
                     assert logits is None
                     continue
@@ -91,17 +92,17 @@ def test_decoding_equals_recomputing_by_prefill(artifacts: dict[str, Path], tier
     """After a preemption the decoded tokens are computed again in chunks: same logits, so the same next token."""
     runner = runner_of(artifacts[tier], "auto")
     ids = sequences(4)[3]
-    (logits,) = runner.execute([BatchEntry("a", ids, 0, [0, 1], "last")])
+    (logits,) = compute(runner, [BatchEntry("a", ids, 0, [0, 1], "last")])
     assert logits is not None
     history, steps = list(ids), []
     for _ in range(30):
         steps.append(logits)
         history.append(int(logits[-1].argmax()))
         place = list(range(-(-len(history) // 16)))
-        (logits,) = runner.execute([BatchEntry("a", history[-1:], len(history) - 1, place, "last")])
+        (logits,) = compute(runner, [BatchEntry("a", history[-1:], len(history) - 1, place, "last")])
         assert logits is not None
     other = [20, 9, 14, 11]
-    (again,) = runner.execute([BatchEntry("b", history, 0, other, "all")])
+    (again,) = compute(runner, [BatchEntry("b", history, 0, other, "all")])
     assert again is not None
     assert torch.equal(torch.cat(steps), again[len(ids) - 1 : -1])
     assert torch.equal(logits, again[-1:])
@@ -113,7 +114,7 @@ def test_number_of_threads_changes_nothing(artifacts: dict[str, Path], dtype: st
     found = []
     for threads in (1, 2):
         runner = runner_of(artifacts["int4"], dtype, threads=threads)
-        found.append(runner.execute([BatchEntry("a", ids, 0, list(range(5)), "all")])[0])
+        found.append(compute(runner, [BatchEntry("a", ids, 0, list(range(5)), "all")])[0])
     assert found[0] is not None
     assert found[1] is not None
     assert torch.equal(found[0], found[1])
@@ -123,7 +124,7 @@ def test_quantised_tiers_stay_near_the_plain_one(artifacts: dict[str, Path]) -> 
     ids = sequences(6)[5]
     logits = {}
     for tier in TIERS:
-        out = runner_of(artifacts[tier], "float32").execute([BatchEntry("a", ids, 0, list(range(4)), "all")])[0]
+        out = compute(runner_of(artifacts[tier], "float32"), [BatchEntry("a", ids, 0, list(range(4)), "all")])[0]
         assert out is not None
         logits[tier] = out
     error = {t: ((logits[t] - logits["bf16"]).norm() / logits["bf16"].norm()).item() for t in TIERS}
@@ -136,12 +137,12 @@ def test_quantised_tiers_stay_near_the_plain_one(artifacts: dict[str, Path]) -> 
 def test_a_copied_block_serves_another_request(artifacts: dict[str, Path], kernels: str, kv_dtype: str) -> None:
     runner = runner_of(artifacts["bf16"], "float32", kernels, kv_dtype=kv_dtype)
     ids = sequences(4)[3]
-    runner.execute([BatchEntry("a", ids, 0, [3, 4], "none")])
+    compute(runner, [BatchEntry("a", ids, 0, [3, 4], "none")])
     runner.copy_blocks([])
     runner.copy_blocks([(3, 10), (4, 11)])
-    (direct,) = runner.execute([BatchEntry("a", [65], len(ids), [3, 4], "last")])
-    runner.execute([BatchEntry("c", sequences(4, seed=9)[3], 0, [3, 4], "none")])
-    (copied,) = runner.execute([BatchEntry("b", [65], len(ids), [10, 11], "last")])
+    (direct,) = compute(runner, [BatchEntry("a", [65], len(ids), [3, 4], "last")])
+    compute(runner, [BatchEntry("c", sequences(4, seed=9)[3], 0, [3, 4], "none")])
+    (copied,) = compute(runner, [BatchEntry("b", [65], len(ids), [10, 11], "last")])
     assert direct is not None
     assert copied is not None
     assert torch.equal(direct, copied)
@@ -167,7 +168,7 @@ def test_kv_dtype_of_its_own(artifacts: dict[str, Path]) -> None:
     eight = runner_of(artifacts["bf16"], "float32", kv_dtype="int8")
     assert eight.derived["kv_dtype"] == "int8"
     assert eight.memory()["kv_pool_bytes"] * 64 == wide.memory()["kv_pool_bytes"] * 20  # 16 x 4 bytes: 16 and a scale
-    expected, *found = (runner.execute(entry)[0] for runner in (wide, narrow, eight))
+    expected, *found = (compute(runner, entry)[0] for runner in (wide, narrow, eight))
     assert expected is not None
     for logits, bound in zip(found, (0.02, 0.05), strict=True):
         assert logits is not None
@@ -203,7 +204,7 @@ def test_too_little_memory_is_refused(artifacts: dict[str, Path]) -> None:
 
 
 def test_an_empty_batch(artifacts: dict[str, Path]) -> None:
-    assert runner_of(artifacts["bf16"], "float32").execute([]) == []
+    assert compute(runner_of(artifacts["bf16"], "float32"), []) == []
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -221,4 +222,23 @@ def test_impossible_entries_are_refused(artifacts: dict[str, Path], change: dict
     runner = runner_of(artifacts["bf16"], "float32")
     fine: dict[str, Any] = {"token_ids": [1, 2, 3], "start": 0, "block_table": list(range(8)), "logits": "last"}
     with pytest.raises(ValueError, match=message):
-        runner.execute([BatchEntry("a", **(fine | change))])
+        compute(runner, [BatchEntry("a", **(fine | change))])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_logits_of_a_chunk_are_computed_when_they_are_looked_at(artifacts: dict[str, Path], dtype: str) -> None:
+    runner = runner_of(artifacts["bf16"], dtype)
+    asked: list[int] = []
+    head = runner.model.logits
+    runner.model.logits = lambda hidden: asked.append(len(hidden)) or head(hidden)  # type: ignore[method-assign]
+    ids = sequences(8)[7]
+    rows, last = runner.execute(
+        [BatchEntry("a", ids, 0, list(range(5)), "all"), BatchEntry("b", ids, 0, list(range(8, 13)), "last")]
+    )
+    assert rows is not None
+    assert last is not None
+    assert (len(rows), asked) == (71, [1])
+    whole = rows[:]
+    assert torch.equal(torch.cat([rows[i : i + 9] for i in range(0, 71, 9)]), whole)
+    assert torch.equal(rows[-1:], last[:])
+    assert asked == [1, 71, *[9] * 7, 8, 1]

@@ -14,6 +14,7 @@ from engine.batch import BatchEntry
 from engine.config import EngineConfig
 from engine.kernels.errors import UnavailableError
 from engine.runner import ModelRunner
+from tests.engine.compute import compute
 from tests.tiny import make_tiny_artifact
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -50,7 +51,7 @@ def test_logits_equal_transformers(
         monkeypatch.setenv("PATH", "")
     runner = ModelRunner(tmp_path, CONFIG)
     assert runner.derived["kernels"] == ("reference" if without_compiler else "cpu")
-    (found,) = runner.execute([BatchEntry("a", tokens, 0, list(range(6)), "all")])
+    (found,) = compute(runner, [BatchEntry("a", tokens, 0, list(range(6)), "all")])
     assert found is not None
     assert found.dtype == torch.float32
     assert (found - expected).abs().max() < 1e-4
