@@ -37,6 +37,8 @@ def spare_blocks(num_running: int, num_blocks: int) -> int:
 
 
 class Reservation(Protocol):
+    preempts: bool  # whether a running request may lose its blocks
+
     def check(self, request: Request) -> None:
         """Refuses (RequestError) what could never run."""
 
@@ -49,6 +51,8 @@ class Reservation(Protocol):
 
 
 class Paged:
+    preempts = True
+
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool
 
@@ -65,6 +69,8 @@ class Paged:
 
 
 class Contiguous:
+    preempts = False
+
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool
 
@@ -90,7 +96,7 @@ RESERVATIONS: dict[KvReservation, Callable[[BlockPool], Reservation]] = {"paged"
 
 class JoinRule(Protocol):
     def next(self, waiting: Sequence[Request], num_running: int) -> Request | None:
-        """The first of the queue that may be admitted now."""
+        """The first of the queue that may be admitted now, given a slot and blocks."""
 
     def open_slots(self, num_running: int) -> int:
         """Slots that requests in the queue are going to take without anybody ending before."""
@@ -104,7 +110,7 @@ class Continuous:
         self.max_num_seqs = max_num_seqs
 
     def next(self, waiting: Sequence[Request], num_running: int) -> Request | None:
-        return waiting[0] if waiting and num_running < self.max_num_seqs else None
+        return waiting[0] if waiting else None
 
     def open_slots(self, num_running: int) -> int:
         return max(0, self.max_num_seqs - num_running)

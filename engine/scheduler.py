@@ -21,14 +21,16 @@ Admission. A request is admitted when a slot and blocks for all its tokens are t
 that runs; it gets all of them at once, and only output tokens make a table grow later. Nobody overtakes the first of
 the queue.
 
-Pressure. Where a table cannot grow, somebody gives up all blocks and waits to compute its tokens again: among the
-running requests that are not more important than the growing one, of the least important those, of them the one with
+Pressure. Where a table cannot grow, somebody gives up all blocks and waits to compute its tokens again (is preempted):
+of the running requests that are not more important than the growing one, the least important, and of those the one with
 the fewest computed tokens, that is the cheapest; only one whose release frees a block, or the growing request itself.
 So of the most important requests the one with the most computed tokens is never the victim while there are others, and
 somebody always finishes.
 
-Priority is strict. A stream of more important requests keeps less important ones waiting for as long as it lasts;
-requests of one priority are served in order of arrival. A waiting request never evicts a running one.
+Priority is strict. If the first of the queue finds no slot or no blocks, less important running requests make way for
+it, but only if that really lets it in (and not with contiguous reservation, where nobody is preempted). A stream of
+more important requests keeps less important ones from running for as long as it lasts. Requests of one priority never
+make way for each other and start in order of arrival.
 
 Batching, the mix of a step and the reservation of blocks are policies (``engine.policies``) inside this rule.
 """
@@ -79,6 +81,7 @@ class Plan:
     entries: list[Scheduled] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
     chunk_waits: int = 0  # tokens of the chunk that did not fit
+    under_pressure: bool = False  # a table could not grow without a preemption
 
     @property
     def num_tokens(self) -> int:
@@ -233,9 +236,9 @@ class Scheduler:
         """Adds chunks in order of importance, the running before the waiting, until one does not fit. Admits whoever
         may join on the way."""
         for request in [r for r in self.running if not r.is_decoding]:
-            if request in plan.preempted:
-                continue
-            if not self._admit(plan, request.priority) or not self._add_chunk(plan, request):
+            if not self._admit(plan, before=request.priority):
+                return
+            if request not in plan.preempted and not self._add_chunk(plan, request):
                 return
         self._admit(plan)
 
@@ -254,26 +257,56 @@ class Scheduler:
         Returns:
             False if a chunk did not fit.
         """
-        while not plan.preempted:  # whoever gave way in this step would be the first to come back
+        while not plan.under_pressure:  # whoever gave way in this step would be the first to come back
             request = self.batching.next(self.waiting, len(self.running))
             if request is None or (before is not None and request.priority >= before):
                 return True
-            found = self._no_room
-            if found and found.request is request and found.changes == self.pool.changes:
+            if request in plan.preempted:
                 return True
-            fragmented = self.pool.failures["fragmented"]
-            cached = self.reservation.start(request, spare_blocks(len(self.running), self.pool.num_blocks))
+            if len(self.running) >= self.config.max_num_seqs and not self._make_way(plan, request):
+                return True
+            cached = self._find_room(request)
+            if cached is None and self._make_way(plan, request):
+                cached = self._find_room(request)
             if cached is None:
-                fragmented = self.pool.failures["fragmented"] - fragmented
-                self._no_room = _NoRoom(request, self.pool.changes, fragmented > 0)
                 return True
-            self._no_room = None
             self._count_admission(request, cached)
             _take_out(self.waiting, request)
             bisect.insort(self.running, request, key=_order)
             if not request.is_decoding and not self._add_chunk(plan, request):
                 return False
         return True
+
+    def _find_room(self, request: Request) -> int | None:
+        """Blocks for a waiting request; as ``Reservation.start``. Without a change in the pool nobody asks twice."""
+        found = self._no_room
+        if found and found.request is request and found.changes == self.pool.changes:
+            return None
+        fragmented = self.pool.failures["fragmented"]
+        cached = self.reservation.start(request, self._spare_blocks)
+        fragmented = self.pool.failures["fragmented"] - fragmented
+        self._no_room = _NoRoom(request, self.pool.changes, fragmented > 0) if cached is None else None
+        return cached
+
+    def _make_way(self, plan: Plan, request: Request) -> bool:
+        """Preempts running requests that are less important than ``request``, the cheapest of the least important
+        first, until there is a slot and there are blocks for it. Preempts nobody if all of them are not enough."""
+        if not self.reservation.preempts or not self.running or self.running[-1].priority <= request.priority:
+            return False
+        wanted = self.pool.blocks_for(self.reservation.tokens_at_start(request)) + self._spare_blocks
+        available, victims = self.pool.num_available, list[Request]()
+        for victim in sorted((r for r in self.running if r.priority > request.priority), key=_cheapness):
+            victims.append(victim)
+            available += self.pool.num_exclusive(victim.table)
+            if available >= wanted and len(self.running) - len(victims) < self.config.max_num_seqs:
+                for v in victims:
+                    self._preempt(plan, v)
+                return True
+        return False
+
+    @property
+    def _spare_blocks(self) -> int:
+        return spare_blocks(len(self.running), self.pool.num_blocks)
 
     def _add(self, plan: Plan, request: Request, end: int, is_decode: bool) -> None:
         """Puts the next tokens of a running request, up to ``end``, into the step, if there are blocks for them."""
@@ -295,8 +328,9 @@ class Scheduler:
                     for r in self.running
                     if r is request or (r.priority >= request.priority and self.pool.num_exclusive(r.table))
                 ),
-                key=lambda r: (-r.priority, r.num_computed_tokens, -r.arrival),
+                key=_cheapness,
             )
+            plan.under_pressure = True
             self._preempt(plan, victim)
             if victim is request:
                 return False
@@ -316,7 +350,10 @@ class Scheduler:
 
     def _preempt(self, plan: Plan, victim: Request) -> None:
         """Takes all blocks from ``victim`` and lets it wait, in its place, to compute its tokens again."""
-        plan.entries = [e for e in plan.entries if e.request is not victim]
+        if victim.last_step == self._steps:
+            (entry,) = (e for e in plan.entries if e.request is victim)
+            plan.entries.remove(entry)
+            plan.budget += entry.num_tokens
         plan.preempted.append(victim)
         _take_out(self.running, victim)
         self.pool.release(victim.table)
@@ -351,6 +388,11 @@ class Scheduler:
 
 def _order(request: Request) -> tuple[int, int]:
     return request.order
+
+
+def _cheapness(request: Request) -> tuple[int, int, int]:
+    """Who gives way: the least important, of those the cheapest to compute again, of those the latest."""
+    return -request.priority, request.num_computed_tokens, -request.arrival
 
 
 def _last_step(request: Request) -> int:

@@ -36,6 +36,8 @@ _GAUGES = [
     ("kv_blocks_total", "blocks_total", "blocks of the KV pool"),
     ("kv_blocks_used", "blocks_used", "blocks held by requests"),
     ("kv_blocks_cached", "blocks_cached", "blocks held by nobody whose content is known"),
+    ("kv_blocks_stranded", "blocks_stranded", "free blocks, too few of them adjacent for the first of the queue"),
+    ("kv_tokens_used", "kv_tokens_used", "positions with keys and values in blocks held by requests"),
 ]
 _COUNTERS = [
     ("prefix_cache_queries", "prefix_queries_tokens", "prompt tokens looked up in the prefix cache"),
