@@ -59,7 +59,8 @@ class Watched:
             else:
                 assert victim.priority > for_whom.priority
             preempt(plan, victim)
-            assert victim is for_whom or self.core.pool.num_available > before
+            # A request that grows needs blocks; one that is admitted may need the slot alone.
+            assert not growing or victim is for_whom or self.core.pool.num_available > before
             self.mark.pop(victim.id, None)
 
         def watched_schedule() -> Plan:
@@ -185,7 +186,7 @@ def policies(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(policies(), st.integers(8, 30), st.data())
+@given(policies(), st.integers(8, 16), st.data())
 def test_every_policy_keeps_its_promises(chosen: dict[str, Any], num_blocks: int, data: st.DataObject) -> None:
     watched = make(num_blocks, **chosen)
     expected: dict[str, list[int]] = {}
