@@ -72,7 +72,7 @@ def latency_ecdf(records: dict[str, list[RunRecord]], metric: str) -> str:
         .encode(
             alt.X("ms:Q", scale=alt.Scale(type="log", nice=False), axis=_axis("milliseconds", labelOverlap=True)),
             alt.Y("share:Q", scale=alt.Scale(domain=[0, 1]), axis=_axis("share", format=".0%")),
-            alt.Color("policy:N", scale=alt.Scale(domain=names, range=_cycle(COLOURS, names)), legend=None),
+            alt.Color("policy:N", scale=alt.Scale(domain=names, range=colours_of(names)), legend=None),
             alt.StrokeDash("policy:N", scale=alt.Scale(domain=names, range=_cycle(DASHES, names)), legend=None),
         )
     )
@@ -132,6 +132,10 @@ def ecdf(samples: list[float]) -> list[tuple[float, float]]:
     step = max(1, n // MOST_POINTS)
     places = sorted({*range(0, n, step), n - 1}) if n else []
     return [(ordered[i], (i + 1) / n) for i in places if ordered[i] > 0]  # a log axis has no 0
+
+
+def colours_of(names: list[str]) -> list[str]:
+    return _cycle(COLOURS, names)
 
 
 def _cycle(values: list[Any], names: list[str]) -> list[Any]:

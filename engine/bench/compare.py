@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from engine.bench.drive import RunRecord
+from engine.bench.errors import BenchError
 from engine.bench.metrics import METRICS, Figure, Metric
 from engine.bench.policies import Policy
 
@@ -51,6 +52,23 @@ def compare(policies: list[Policy], records: dict[str, list[RunRecord]]) -> list
         )
         for p in policies
     ]
+
+
+def check_same_outputs(records: dict[str, list[RunRecord]]) -> None:
+    """A policy decides when a token is computed, never which: every run of every policy gave the same ones.
+
+    Raises:
+        BenchError: two runs differ, with the place.
+    """
+    (first_name, first), *rest = ((name, r) for name, runs in records.items() for r in runs)
+    for name, record in rest:
+        for i, (expected, found) in enumerate(zip(first.tokens, record.tokens, strict=True)):
+            if expected != found:
+                at = next((k for k, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b), len(found))
+                raise BenchError(
+                    f"request {i} under {name} differs from {first_name} from token {at} on; outputs must not depend "
+                    "on the policy: a defect of the engine"
+                )
 
 
 def ratio_of(metric: Metric, mine: list[Figure], theirs: list[Figure]) -> Ratio:

@@ -37,6 +37,7 @@ class Step(NamedTuple):
     waiting: int
     reserved_blocks: int
     used_tokens: int  # positions whose keys and values are there when the step ends
+    stranded_blocks: int  # free, but too few in a row for the request in front of the queue
 
     @property
     def duration_s(self) -> float:
@@ -53,6 +54,7 @@ class RunRecord:
     num_blocks: int
     due_s: list[float]
     token_s: list[list[float]]
+    tokens: list[list[int]]
     steps: list[Step] = field(default_factory=list)
     stats: dict[str, int] = field(default_factory=dict)
     end_s: float = 0.0
@@ -92,6 +94,7 @@ class MeteredRunner:
                     self.core.scheduler.num_waiting,
                     self.core.pool.num_used,
                     tokens + sum(r.num_computed_tokens for r in running),
+                    self.core.scheduler.num_blocks_stranded,
                 ),
             )
         return logits
@@ -131,6 +134,7 @@ def drive(
         config.block_size,
         metered.num_blocks,
         [0.0] * len(workload.lengths),
+        [[] for _ in workload.lengths],
         [[] for _ in workload.lengths],
     )
     origin, idle_steps = clock(), 0
@@ -173,6 +177,7 @@ def _step(
         index = int(output.id)
         if output.token is not None:
             record.token_s[index].append(ended - origin)
+            record.tokens[index].append(output.token)
         if output.error is not None:
             raise BenchError(
                 f"request {index} of {len(record.due_s)} ({len(record.token_s[index])} tokens so far) failed: "

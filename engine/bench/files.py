@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from engine.bench.errors import BenchError
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Replaces the file in one step.
+def check_writable(folder: Path) -> None:
+    """Before minutes are spent on what could not be kept.
+
+    Raises:
+        BenchError: nothing can be written there.
+    """
+    probe = folder / ".probe"
+    write_text(probe, "")
+    probe.unlink()
+
+
+def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
+    """Replaces the file in one step by what ``write`` puts where it is told.
 
     Raises:
         BenchError: it cannot be written there.
@@ -19,7 +31,7 @@ def write_atomic(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
+        write(temporary)
         temporary.replace(path)
     except OSError as e:
         raise BenchError(f"{path} cannot be written ({e.strerror}); give another folder with --out") from e
@@ -31,7 +43,11 @@ def write_atomic(path: Path, text: str) -> None:
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Sorted keys; what is not a finite number must have become null with a reason before."""
     check_finite(value, path.name)
-    write_atomic(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n")
+    write_text(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    write_atomic(path, lambda to: to.write_text(text, encoding="utf-8"))
 
 
 def check_finite(value: Any, where: str) -> None:

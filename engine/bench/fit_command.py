@@ -9,9 +9,10 @@ from typing import Any
 
 from engine.artifact import read_manifest
 from engine.bench import page, report
+from engine.bench.files import check_writable
 from engine.bench.fit import Fit
 from engine.bench.options import add_common, config_of, fits_of, kv_bytes_per_token, trace_of
-from engine.bench.show import fit_table
+from engine.bench.show import fit_finding, fit_table
 from engine.bench.traces import Trace
 
 HELP = "how many requests of a trace fit a KV pool, paged against contiguous, without running the model"
@@ -25,9 +26,11 @@ def main(arguments: argparse.Namespace) -> None:
     config, trace = config_of(arguments.config_json), trace_of(arguments)
     manifest = read_manifest(arguments.artifact)
     per_token = kv_bytes_per_token(arguments.artifact, config)
+    check_writable(arguments.out)
     fits = fits_of(trace, arguments, per_token, config.block_size)
     tables = [fit_table(fits)]
-    report.show(tables)
+    said = [fit_finding(fits)]
+    report.show(tables, said)
     facts = [
         ("artifact", f"{manifest.name}, {manifest.digest[:12]}"),
         ("KV cache", f"{per_token:,} bytes a token, blocks of {config.block_size} tokens"),
@@ -35,13 +38,14 @@ def main(arguments: argparse.Namespace) -> None:
         ("seed", str(arguments.seed)),
     ]
     lead = "The engine's own scheduler and block pool, walked with the trace's lengths."
-    html = page.render("What fits the KV pool", lead, manifest.name, [], tables, [page.fit_group(fits)], facts)
+    html = page.render("What fits the KV pool", lead, manifest.name, [], said, tables, [page.fit_group(fits)], facts)
     results = {
         "schema_version": 1,
         "kind": "fit",
         "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "artifact": {"name": manifest.name, "digest": manifest.digest},
         "seed": arguments.seed,
+        "findings": said,
         "fit": fit_results(fits, trace, per_token, config.block_size),
     }
     report.write(arguments.out, html, results)

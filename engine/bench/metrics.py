@@ -147,6 +147,10 @@ def _peak_reserved(records: Records) -> Figure:
     return Figure(max(found)) if found else Figure(None, "no step ran the model")
 
 
+def _stranded(records: Records) -> Figure:
+    return _over_steps(records, lambda r, s: s.stranded_blocks * r.block_bytes)
+
+
 def _wasted_share(records: Records) -> Figure:
     reserved = sum(reserved_bytes(r, s) * s.duration_s for r in records for s in r.steps)
     used = sum(used_bytes(r, s) * s.duration_s for r in records for s in r.steps)
@@ -188,6 +192,7 @@ METRICS = [
     Metric("kv_reserved_bytes_peak", "KV reserved, peak", "bytes", "lower", _peak_reserved),
     Metric("kv_used_bytes_mean", "KV used, mean", "bytes", "neither", _used),
     Metric("kv_wasted_share", "KV reserved but not used", "share", "lower", _wasted_share),
+    Metric("kv_stranded_bytes_mean", "KV free, not in one piece, mean", "bytes", "lower", _stranded, compared=False),
     *(
         Metric(f"{name}_share", f"step time: {title}", "share", "neither", partial(_step_share, part), compared=False)
         for name, title, part in (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import jinja2
@@ -29,6 +29,7 @@ class Group:
     title: str
     about: str
     panels: list[Panel]
+    legend: list[tuple[str, str]] = field(default_factory=list)  # (what, a CSS colour)
 
 
 def run_groups(policies: list[Policy], records: dict[str, list[RunRecord]]) -> list[Group]:
@@ -40,19 +41,22 @@ def run_groups(policies: list[Policy], records: dict[str, list[RunRecord]]) -> l
             "Latency",
             "Share of samples up to a time, all rounds pooled. TTFT counts from the moment a request was due.",
             [Panel(m, Markup(charts.latency_ecdf(records, m))) for m in ("TTFT", "ITL")],
+            list(zip(records, charts.colours_of(list(records)), strict=True)),
         ),
         Group(
             "Batch occupancy over time",
-            "First round. Area: requests computed in a step; dashed: requests waiting; rule: slots.",
+            "First round. The rule is the number of slots.",
             [Panel(name, Markup(charts.occupancy_over_time(name, r, end_s))) for name, r in first.items()],
+            [("computed in a step", "var(--policy-0)"), ("waiting (dashed)", "var(--policy-1)")],
         ),
         Group(
             "KV bytes over time",
-            "First round. Dark area: keys and values that are there; light area: reserved; rule: the small pool.",
+            "First round. The rule is the size of a small pool.",
             [
                 Panel(p.name, Markup(charts.kv_over_time(p.name, first[p.name], end_s, _top(policies, first, p))))
                 for p in policies
             ],
+            [("used", "var(--part-0)"), ("reserved, not used", "var(--part-1)")],
         ),
     ]
 
@@ -68,9 +72,10 @@ def _top(policies: list[Policy], records: dict[str, RunRecord], of: Policy) -> f
 def fit_group(fits: list[Fit]) -> Group:
     return Group(
         "What fits the pool",
-        "Mean bytes of a simulated pool while requests wait for it, from left to right: used; reserved and not used; "
-        "free and too little, or not in one piece, for the next request; idle.",
-        [Panel("used, internal waste, external waste, idle", Markup(charts.fit_parts(fits)))],
+        "Mean bytes of a simulated pool while requests wait for it. Internal waste is reserved and not used; external "
+        "waste is free, but too little, or not in one piece, for the next request.",
+        [Panel("bytes by reservation", Markup(charts.fit_parts(fits)))],
+        list(zip(charts.FIT_PARTS, charts.FIT_COLOURS, strict=True)),
     )
 
 
@@ -79,6 +84,7 @@ def render(
     lead: str,
     artifact: str,
     policies: list[Policy],
+    findings: list[str],
     tables: list[Table],
     figures: list[Group],
     facts: list[tuple[str, str]],
@@ -95,6 +101,7 @@ def render(
         lead=lead,
         artifact=artifact,
         policies=policies,
+        findings=findings,
         tables=tables,
         figures=figures,
         facts=facts,

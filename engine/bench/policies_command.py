@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -11,21 +12,23 @@ from datetime import UTC, datetime
 from typing import Any
 
 from engine.artifact import Manifest, read_manifest
-from engine.bench import page, report
-from engine.bench.compare import Result, compare
+from engine.bench import page, report, samples
+from engine.bench.compare import Result, check_same_outputs, compare
 from engine.bench.drive import RunRecord, drive
+from engine.bench.files import check_writable
 from engine.bench.fit_command import fit_results
 from engine.bench.machine import machine_facts, other_load
 from engine.bench.metrics import BY_NAME
 from engine.bench.options import add_common, at_least, config_of, fits_of, trace_of
 from engine.bench.policies import DEFAULT_POLICIES, POLICIES, Policy, choose, small_pool_blocks
-from engine.bench.show import figures_table, fit_table, ratios_table
+from engine.bench.show import figures_table, findings, fit_finding, fit_table, ratios_table
 from engine.bench.workload import Arrivals, Workload, make_workload
 from engine.config import EngineConfig
 from engine.runner import ModelRunner
 
 HELP = "throughput, latency, occupancy and KV bytes of the same requests under each scheduling policy"
 RATE_SHARE = 0.8  # of the requests/s that the baseline reaches in warm-up: busy, yet with a queue that can empty
+BUSY_SHARE = 0.5  # of the cores, wanted by other processes in the last minute
 WARM_UP_ROUNDS = 2  # of full batches
 
 
@@ -78,6 +81,8 @@ class Setup:
 
 def main(arguments: argparse.Namespace) -> None:
     began_at, began_load = datetime.now(UTC).isoformat(timespec="seconds"), other_load()
+    if began_load > BUSY_SHARE * len(os.sched_getaffinity(0)):
+        _say(f"the machine is busy (load average {began_load}): expect noise, or come back later")
     policies = choose([n.strip() for n in arguments.policies.split(",") if n.strip()])
     config, trace = config_of(arguments.config_json), trace_of(arguments)
     # Every request is served under every policy: what a full queue turns away could not be compared.
@@ -92,14 +97,17 @@ def main(arguments: argparse.Namespace) -> None:
         small = small_pool_blocks(workload.lengths, config, arguments.pool_share, runner.num_blocks)
     block_bytes = runner.memory()["kv_pool_bytes"] // runner.num_blocks
     setup = Setup(runner, config, workload, block_bytes, small)
+    fits = fits_of(trace, arguments, block_bytes // config.block_size, config.block_size)
+    check_writable(arguments.out)
     gc.collect()
     gc.freeze()
     arrivals = _warm_up(setup, arguments)
     records = _measure(setup, policies, arrivals, arguments.rounds)
+    check_same_outputs(records)
     results = compare(policies, records)
-    fits = fits_of(trace, arguments, block_bytes // config.block_size, config.block_size)
     tables = [figures_table(results), *filter(None, [ratios_table(results)]), fit_table(fits)]
-    report.show(tables)
+    said = [*findings(results), fit_finding(fits)]
+    report.show(tables, said)
     groups = [*page.run_groups(policies, records), page.fit_group(fits)]
     machine = machine_facts()
     loads = (began_load, other_load())
@@ -108,7 +116,8 @@ def main(arguments: argparse.Namespace) -> None:
         f"{len(workload.lengths)} requests, the same under every policy, {arguments.rounds} round(s) in alternating "
         f"order; {arrivals}."
     )
-    html = page.render("Scheduling policies compared", lead, manifest.name, policies, tables, groups, facts)
+    html = page.render("Scheduling policies compared", lead, manifest.name, policies, said, tables, groups, facts)
+    samples.write(arguments.out, records)
     report.write(
         arguments.out,
         html,
@@ -127,6 +136,7 @@ def main(arguments: argparse.Namespace) -> None:
             "workload": workload.about(),
             "small_pool_blocks": small,
             "policies": [_result(r, setup.base, records[r.policy.name]) for r in results],
+            "findings": said,
             "fit": fit_results(fits, trace, block_bytes // config.block_size, config.block_size),
         },
     )
@@ -173,9 +183,6 @@ def _result(result: Result, base: EngineConfig, records: list[RunRecord]) -> dic
         "pooled": {k: v._asdict() for k, v in result.pooled.items()},
         "rounds": {k: [f._asdict() for f in v] for k, v in result.rounds.items()},
         "ratios": {k: asdict(v) for k, v in result.ratios.items()},
-        "requests": [
-            [{"due_s": due, "token_s": times} for due, times in zip(r.due_s, r.token_s, strict=True)] for r in records
-        ],
     }
 
 

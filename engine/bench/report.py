@@ -8,13 +8,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from engine.bench.files import write_atomic, write_json
+from engine.bench.files import write_json, write_text
 from engine.bench.show import Table
 
 RESULTS, PAGE = "results.json", "report.html"
 
 
-def show(tables: list[Table], console: Console | None = None) -> None:
+def show(tables: list[Table], findings: list[str], console: Console | None = None) -> None:
     """On standard output: as wide as the terminal, never cut where it is none."""
     out = console or Console()
     if not out.is_terminal:
@@ -28,9 +28,11 @@ def show(tables: list[Table], console: Console | None = None) -> None:
         out.print(drawn)
         for note in table.notes:
             out.print(f"  – {note}", highlight=False, markup=False)
+    for finding in findings:
+        out.print(finding, highlight=False, markup=False)
 
 
 def write(out: Path, page: str, results: dict[str, Any]) -> None:
     write_json(out / RESULTS, results)
-    write_atomic(out / PAGE, page)
+    write_text(out / PAGE, page)
     print(f"{out / PAGE} and {out / RESULTS} written", flush=True)

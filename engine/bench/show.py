@@ -7,9 +7,18 @@ from dataclasses import dataclass, field
 
 from engine.bench.compare import Ratio, Result
 from engine.bench.fit import Fit
-from engine.bench.metrics import METRICS, Figure, Metric
+from engine.bench.metrics import BY_NAME, METRICS, Figure, Metric
 
 ABSENT = "–"
+ARROWS = {"higher": " ↑", "lower": " ↓", "neither": ""}
+TOLD = (
+    "output_tokens_per_s",
+    "ttft_p95_ms",
+    "itl_p95_ms",
+    "longest_gap_ms",
+    "batch_occupancy_share",
+    "kv_wasted_share",
+)
 
 
 @dataclass(frozen=True)
@@ -38,8 +47,9 @@ def with_unit(value: float, unit: str) -> str:
     return number(value)
 
 
-def unit_of(metric: Metric) -> str:
-    return {"share": "", "bytes": "MiB"}.get(metric.unit, metric.unit)
+def _titled(metric: Metric) -> str:
+    unit = {"share": "", "bytes": "MiB"}.get(metric.unit, metric.unit)
+    return f"{metric.title}, {unit}" if unit else metric.title
 
 
 def _figure(figure: Figure, metric: Metric) -> str:
@@ -60,9 +70,9 @@ def figures_table(results: list[Result]) -> Table:
     rows, notes = [], dict[str, None]()
     for m in METRICS:
         figures = [r.pooled[m.name] for r in results]
-        rows.append([m.title, unit_of(m), *(_figure(f, m) for f in figures)])
+        rows.append([_titled(m), *(_figure(f, m) for f in figures)])
         notes |= {f"{m.title}: {f.reason}": None for f in figures if f.value is None}
-    return Table("Figures", ["", "unit", *(r.policy.name for r in results)], rows, list(notes))
+    return Table("Figures", ["", *(r.policy.name for r in results)], rows, list(notes))
 
 
 def ratios_table(results: list[Result]) -> Table | None:
@@ -75,7 +85,7 @@ def ratios_table(results: list[Result]) -> Table | None:
         if not m.compared:
             continue
         ratios = [r.ratios[m.name] for r in compared]
-        rows.append([m.title, {"neither": ""}.get(m.better, f"{m.better} is better"), *map(_ratio, ratios)])
+        rows.append([f"{m.title}{ARROWS[m.better]}", *map(_ratio, ratios)])
         notes |= {f"{m.title}: {r.reason}": None for r in ratios if r.mean is None}
     rounds = max((r.rounds for c in compared for r in c.ratios.values()), default=0)
     spread = (
@@ -83,7 +93,7 @@ def ratios_table(results: list[Result]) -> Table | None:
         if rounds > 1
         else "one round: no spread, so no conclusion about small differences"
     )
-    head = ["", "", *(f"{r.policy.name} / {r.policy.against}" for r in compared)]
+    head = ["↑ more is better, ↓ less is better", *(f"{r.policy.name} / {r.policy.against}" for r in compared)]
     return Table(f"Ratios, {spread}", head, rows, list(notes))
 
 
@@ -113,3 +123,28 @@ def fit_table(fits: list[Fit]) -> Table:
     ]
     title = f"What fits {pool / 1024**2:,.1f} MiB, {fits[0].requests} requests in order of arrival"
     return Table(title, ["", *(f.reservation for f in fits)], rows, notes)
+
+
+def findings(results: list[Result]) -> list[str]:
+    """A sentence for each comparison: what differs in every round, and what does not."""
+    told = []
+    for r in results:
+        if not r.policy.against:
+            continue
+        known = [(BY_NAME[name].title, r.ratios[name]) for name in TOLD if r.ratios[name].mean is not None]
+        rounds = max((ratio.rounds for _, ratio in known), default=0)
+        clear = [f"{title} {ratio.mean:.2f} times" for title, ratio in known if ratio.clear]
+        rest = [f"{title} {ratio.mean:.2f} times" for title, ratio in known if not ratio.clear]
+        if rounds < 2:
+            parts = [f"in one round {', '.join(rest)}"] if rest else ["no figure in both"]
+        else:
+            parts = [f"in each of {rounds} rounds {', '.join(clear)}"] if clear else []
+            parts += [f"not the same way in every round: {', '.join(rest)}"] if rest else []
+        told.append(f"{r.policy.name} against {r.policy.against}: {'; '.join(parts)}.")
+    return told
+
+
+def fit_finding(fits: list[Fit]) -> str:
+    held = ", ".join(f"{f.reservation} {f.at_once_mean:.1f} (uses {100 * f.used_share:.0f} %)" for f in fits)
+    pool = f"{fits[0].pool_bytes / 1024**2:,.0f} MiB"
+    return f"Requests of the trace's own lengths that a pool of {pool} holds at once, on average: {held}."

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from engine.bench.__main__ import main
@@ -47,14 +48,34 @@ def done(artifact: Path, trace: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 def test_every_policy_does_the_same_work(done: tuple[Path, dict[str, Any]]) -> None:
     results = done[1]
-    by_name = {p["name"]: p for p in results["policies"]}
-    assert list(by_name) == ["baseline", "static", "separate", "contiguous", "small-paged", "small-contiguous"]
-    due = {name: [r["due_s"] for r in p["requests"][0]] for name, p in by_name.items()}
-    lengths = {name: [len(r["token_s"]) for r in p["requests"][1]] for name, p in by_name.items()}
-    for name in by_name:
-        assert due[name] == due["baseline"]
-        assert lengths[name] == lengths["baseline"]
-    assert sum(lengths["baseline"]) == results["workload"]["output_tokens"]
+    assert [p["name"] for p in results["policies"]] == [
+        "baseline",
+        "static",
+        "separate",
+        "contiguous",
+        "small-paged",
+        "small-contiguous",
+    ]
+    requests = pl.read_parquet(done[0] / "requests.parquet")
+    assert requests.height == 6 * 2 * 16
+    for _, run in requests.group_by("policy", "round"):
+        assert run["due_s"].to_list() == requests["due_s"][:16].to_list()
+        assert run["token_s"].list.len().to_list() == requests["token_s"][:16].list.len().to_list()
+        assert run["token_s"].list.len().sum() == results["workload"]["output_tokens"]
+
+
+def test_figures_follow_from_the_samples(done: tuple[Path, dict[str, Any]]) -> None:
+    """Recomputed from the files with other means."""
+    requests, steps = (pl.read_parquet(done[0] / f"{name}.parquet") for name in ("requests", "steps"))
+    for policy in done[1]["policies"]:
+        figures = {k: v["value"] for k, v in policy["pooled"].items()}
+        mine = requests.filter(pl.col("policy") == policy["name"])
+        ttft = 1000 * (mine["token_s"].list.first() - mine["due_s"])
+        assert figures["ttft_p50_ms"] == pytest.approx(ttft.sort()[len(ttft) // 2 - 1])
+        assert figures["longest_gap_ms"] == pytest.approx(1000 * mine["token_s"].list.diff().explode().max())
+        ran = steps.filter(pl.col("policy") == policy["name"])
+        took = ran["plan_s"] + ran["model_s"] + ran["draw_s"]
+        assert figures["batch_occupancy_share"] == pytest.approx((ran["batch_requests"] * took).sum() / took.sum() / 4)
 
 
 def test_what_the_policies_are_about_shows(done: tuple[Path, dict[str, Any]]) -> None:
@@ -91,11 +112,19 @@ def test_results_say_what_was_measured(done: tuple[Path, dict[str, Any]], trace:
 def test_the_page_stands_alone(done: tuple[Path, dict[str, Any]]) -> None:
     out = done[0]
     page = (out / "report.html").read_text()
-    assert sorted(p.name for p in out.iterdir()) == ["report.html", "results.json"]
+    assert sorted(p.name for p in out.iterdir()) == [
+        "report.html", "requests.parquet", "results.json", "steps.parquet",
+    ]  # fmt: skip
     assert "<script" not in page
     assert not re.search(r'(?:src|href)="|url\(|@import', page.replace('xmlns="http://www.w3.org/2000/svg"', ""))
     assert page.count("<svg") == 2 + 6 + 6 + 1  # latency, occupancy, KV bytes, fit
-    for words in ("small-contiguous / small-paged", "lengths.csv", "external waste", "P99 needs 100 samples"):
+    for words in (
+        "small-contiguous / small-paged",
+        "lengths.csv",
+        "external waste",
+        "P99 needs 100 samples",
+        "static against",
+    ):
         assert words in page
     assert "NaN" not in page
 

@@ -84,6 +84,7 @@ def test_tokens_are_stamped_at_the_end_of_their_steps() -> None:
     assert [s.batch_tokens for s in record.steps] == [4, 1, 1]
     assert [s.used_tokens for s in record.steps] == [4, 5, 6]
     assert [s.reserved_blocks for s in record.steps] == [1, 2, 2]
+    assert [len(t) for t in record.tokens] == [3]
     assert [s.model_s for s in record.steps] == pytest.approx([1.4, 1.1, 1.1])
     assert [s.plan_s + s.draw_s for s in record.steps] == [0, 0, 0]
     assert record.stats["generation_tokens"] == 3
@@ -133,16 +134,27 @@ def test_a_smaller_pool_than_the_runners() -> None:
     contiguous, _ = run(rows, OPEN, blocks=6, prefix_caching=False, kv_reservation="contiguous")
     assert [s.reserved_blocks for s in contiguous.steps] == [4] * 24
     assert contiguous.stats["allocation_failures_exhausted"] > 0
+    assert {s.stranded_blocks for s in contiguous.steps} == {0}
     with pytest.raises(ValueError, match="65 blocks are asked for, the runner has 64"):
         MeteredRunner(TimedRunner(Clock()), 65)
 
 
+def test_free_blocks_in_the_wrong_places_are_stranded() -> None:
+    """A pool of 4 blocks: four requests of one block, of which the second and fourth end in step 1; two more steps
+    pass until the fifth finds two adjacent ones."""
+    rows = [(2, 2), (2, 1), (2, 2), (2, 1), (7, 1)]
+    record, _ = run(rows, OPEN, blocks=4, prefix_caching=False, kv_reservation="contiguous")
+    assert [s.stranded_blocks for s in record.steps] == [0, 2, 0]
+    assert record.stats["allocation_failures_fragmented"] == 1
+
+
 def test_outputs_do_not_depend_on_the_policy() -> None:
-    """Lengths are what was asked for, and every request is served, whatever the policy."""
     rows = [(3 + i % 5, 2 + i % 7) for i in range(12)]
+    plain, _ = run(rows, OPEN)
     for policy in ({"batching": "static"}, {"prefill": "separate"}, {"kv_reservation": "contiguous"}):
         record, _ = run(rows, OPEN, prefix_caching=False, **policy)
         assert [len(t) for t in record.token_s] == [output for _, output in rows]
+        assert record.tokens == plain.tokens
 
 
 def test_a_failed_request_fails_the_run() -> None:

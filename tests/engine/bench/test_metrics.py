@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from engine.bench.compare import compare, ratio_of
+from engine.bench.compare import check_same_outputs, compare, ratio_of
 from engine.bench.drive import RunRecord, Step
+from engine.bench.errors import BenchError
 from engine.bench.metrics import BY_NAME, METRICS, Figure, itl_s, ttft_s
 from engine.bench.policies import POLICIES
+from engine.bench.show import findings
 
 COUNTS = ("preemptions", "recomputed_tokens", "allocation_failures_exhausted", "allocation_failures_fragmented")
 
@@ -16,12 +18,12 @@ def record(due: list[float], tokens: list[list[float]], steps: list[Step] | None
     """4 slots, blocks of 10 tokens and 1,000 bytes, a pool of 50."""
     stats = dict.fromkeys(COUNTS, 0) | counts
     end = max(t for times in tokens for t in times)
-    return RunRecord(4, 1000, 10, 50, due, tokens, steps or [], stats, end)
+    ids = [[1] * len(times) for times in tokens]
+    return RunRecord(4, 1000, 10, 50, due, tokens, ids, steps or [], stats, end)
 
 
 def step(start: float, plan: float, model: float, draw: float, **values: int) -> Step:
-    base = {"batch_requests": 0, "batch_tokens": 0, "running": 0, "waiting": 0, "reserved_blocks": 0, "used_tokens": 0}
-    return Step(start, plan, model, draw, **{**base, **values})
+    return Step(start, plan, model, draw, **(dict.fromkeys(Step._fields[4:], 0) | values))
 
 
 def value(name: str, *records: RunRecord) -> float:
@@ -78,7 +80,9 @@ def test_step_time_is_split_without_a_rest() -> None:
 
 def test_occupancy_and_bytes_are_weighted_by_step_time() -> None:
     short = step(0.0, 0.0, 1.0, 0.0, batch_requests=4, batch_tokens=40, running=4, reserved_blocks=10, used_tokens=80)
-    long = step(1.0, 0.0, 3.0, 0.0, batch_requests=2, running=4, waiting=8, reserved_blocks=2, used_tokens=10)
+    long = step(
+        1.0, 0.0, 3.0, 0.0, batch_requests=2, running=4, waiting=8, reserved_blocks=2, used_tokens=10, stranded_blocks=4
+    )  # fmt: skip
     r = record([0.0], [[4.0]], [short, long])
     assert value("batch_occupancy_share", r) == (1.0 * 1 + 0.5 * 3) / 4
     assert value("held_slots_share", r) == 1
@@ -88,6 +92,7 @@ def test_occupancy_and_bytes_are_weighted_by_step_time() -> None:
     assert value("kv_reserved_bytes_peak", r) == 10_000
     assert value("kv_used_bytes_mean", r) == (8_000 * 1 + 1_000 * 3) / 4
     assert value("kv_wasted_share", r) == 1 - 11 / 16
+    assert value("kv_stranded_bytes_mean", r) == 4_000 * 3 / 4
 
 
 def test_counts_are_those_of_one_run() -> None:
@@ -140,3 +145,27 @@ def test_no_ratio_without_a_figure_in_every_round() -> None:
     assert ratio_of(METRICS[0], [good, absent], [good, good]).reason == "by round: why not"
     found = ratio_of(METRICS[0], [good, good], [good, zero])
     assert (found.mean, found.reason) == (None, f"by round: {METRICS[0].title} is 0 in a round")
+
+
+def test_outputs_must_not_depend_on_the_policy() -> None:
+    one, other = record([0.0, 0.0], [[1.0], [1.0, 2.0]]), record([0.0, 0.0], [[1.0], [1.0, 2.0]])
+    check_same_outputs({"baseline": [one, other], "static": [other]})
+    other.tokens[1][1] = 5
+    with pytest.raises(BenchError, match="request 1 under static differs from baseline from token 1 on"):
+        check_same_outputs({"baseline": [one], "static": [one, other]})
+
+
+def test_findings_tell_what_every_round_says_from_what_only_some_do() -> None:
+    fast, slow, slower = (record([0.0], [[1.0, 2.0 + gap]]) for gap in (0, 3, 8))
+    policies = [POLICIES["baseline"], POLICIES["static"]]
+    (told,) = findings(compare(policies, {"baseline": [fast, fast], "static": [slow, slower]}))
+    assert told == (
+        "static against baseline: in each of 2 rounds output, over the run 0.28 times, longest gap 6.00 times."
+    )
+    (told,) = findings(compare(policies, {"baseline": [fast, slow], "static": [slow, fast]}))
+    assert told == (
+        "static against baseline: not the same way in every round: output, over the run 1.00 times, "
+        "longest gap 1.00 times."
+    )
+    (told,) = findings(compare(policies, {"baseline": [fast], "static": [slow]}))
+    assert told == "static against baseline: in one round output, over the run 0.40 times, longest gap 4.00 times."
