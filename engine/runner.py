@@ -160,5 +160,4 @@ class ModelRunner:
         starts = torch.zeros(len(batch) + 1, dtype=torch.int32)
         starts[1:] = torch.tensor([len(e.token_ids) for e in batch]).cumsum(0)
         meta = AttentionMeta(starts, torch.tensor(lengths, dtype=torch.int32), tables)
-        cos, sin = self.model.rotary(positions)
-        return StepInput(tokens, cos, sin, slots, meta)
+        return StepInput(tokens, positions, slots, meta)

@@ -1,4 +1,4 @@
-"""A tiny random Llama as an artifact on disk: a few hundred kilobytes, built in a fraction of a second.
+"""A tiny random model of any family as an artifact on disk: a few hundred kilobytes, built in a fraction of a second.
 
 The tokenizer has one token a byte (ids 0 to 255) and four special tokens, so that every string round-trips and every
 token count is known by looking at the text.
@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from engine.artifact import LinearSpec, Manifest, Named, list_files, write_manifest
 
 Tier = Literal["bf16", "int8", "int4"]
+Family = Literal["llama", "mistral", "qwen2", "qwen3", "gemma3"]
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>"]
 EOS_ID = 256 + SPECIALS.index("<|im_end|>")
 GROUP_SIZE = 32
@@ -23,6 +24,7 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+WINDOW = 24  # of the families that have one: no multiple of a block, and within a short prompt
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -46,16 +48,45 @@ CONFIG: dict[str, Any] = {
     "pad_token_id": 259,
     "torch_dtype": "bfloat16",
 }
+_WITHOUT_BIAS = {k: v for k, v in CONFIG.items() if k not in {"attention_bias", "mlp_bias"}}
+_QWEN = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}
+CONFIGS: dict[Family, dict[str, Any]] = {
+    "llama": CONFIG,
+    "mistral": _WITHOUT_BIAS
+    | {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": WINDOW},
+    "qwen2": _WITHOUT_BIAS | _QWEN | {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"},
+    "qwen3": _WITHOUT_BIAS
+    | _QWEN
+    | {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "head_dim": 24,  # not hidden / heads
+        "attention_bias": False,
+    },
+    "gemma3": {k: v for k, v in _WITHOUT_BIAS.items() if k != "hidden_act"}
+    | {
+        "architectures": ["Gemma3ForCausalLM"],
+        "model_type": "gemma3_text",
+        "hidden_size": 96,  # its root is not a bf16 number
+        "hidden_activation": "gelu_pytorch_tanh",
+        "attention_bias": False,
+        "query_pre_attn_scalar": 20,
+        "rope_theta": 1000000.0,
+        "rope_local_base_freq": 10000.0,
+        "sliding_window": WINDOW,
+        "sliding_window_pattern": 3,
+    },
+}
 
 
-def make_tiny_artifact(path: Path, tier: Tier = "bf16", seed: int = 0, **config: Any) -> Path:
+def make_tiny_artifact(path: Path, tier: Tier = "bf16", seed: int = 0, family: Family = "llama", **config: Any) -> Path:
     """Writes the artifact into ``path`` (made if needed) and returns it.
 
     ``config`` overrides keys of ``config.json``, for instance ``tie_word_embeddings=False`` or ``attention_bias=True``.
     All tiers of one seed quantise the same weights.
     """
     path.mkdir(parents=True, exist_ok=True)
-    settings = CONFIG | config
+    settings = CONFIGS[family] | config
     weights = random_weights(settings, seed)
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in weights.items():
@@ -78,7 +109,7 @@ def make_tiny_artifact(path: Path, tier: Tier = "bf16", seed: int = 0, **config:
     }[tier]
     manifest = Manifest(
         name=f"tiny-{tier}",
-        source=Named(name=f"tiny random llama, seed {seed}", digest="0" * 64),
+        source=Named(name=f"tiny random {family}, seed {seed}", digest="0" * 64),
         recipe=tier,
         linears=linears,
         weight_bytes=sum(t.numel() * t.element_size() for t in tensors.values()),
@@ -93,6 +124,9 @@ def random_weights(config: dict[str, Any], seed: int) -> dict[str, torch.Tensor]
     g = torch.Generator().manual_seed(seed)
     hidden, inter, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
     head_dim, kv_heads = config["head_dim"], config["num_key_value_heads"]
+    family = config["model_type"]
+    offset = 0 if family == "gemma3_text" else 1  # its norms multiply by 1 + weight
+    own_bias = {"self_attn": config.get("attention_bias"), "mlp": config.get("mlp_bias")}
 
     def normal(*shape: int, std: float) -> torch.Tensor:
         return (torch.randn(*shape, generator=g) * std).to(torch.bfloat16)
@@ -111,11 +145,18 @@ def random_weights(config: dict[str, Any], seed: int) -> dict[str, torch.Tensor]
         }
         for name, (n_out, n_in) in shapes.items():
             tensors[f"{layer}.{name}.weight"] = normal(n_out, n_in, std=2.0 * n_in**-0.5)
-            if (config["attention_bias"] and name.startswith("self_attn")) or (config["mlp_bias"] and "mlp" in name):
+            qwen2_bias = family == "qwen2" and name[-6:] in {"q_proj", "k_proj", "v_proj"}
+            if own_bias[name.partition(".")[0]] or qwen2_bias:
                 tensors[f"{layer}.{name}.bias"] = normal(n_out, std=0.1)
         for name in ("input_layernorm", "post_attention_layernorm"):
-            tensors[f"{layer}.{name}.weight"] = 1 + normal(hidden, std=0.1)
-    tensors["model.norm.weight"] = 1 + normal(hidden, std=0.1)
+            tensors[f"{layer}.{name}.weight"] = offset + normal(hidden, std=0.1)
+        if family == "gemma3_text":
+            for name in ("pre_feedforward_layernorm", "post_feedforward_layernorm"):
+                tensors[f"{layer}.{name}.weight"] = offset + normal(hidden, std=0.1)
+        if family in {"qwen3", "gemma3_text"}:
+            for name in ("self_attn.q_norm", "self_attn.k_norm"):
+                tensors[f"{layer}.{name}.weight"] = offset + normal(head_dim, std=0.1)
+    tensors["model.norm.weight"] = offset + normal(hidden, std=0.1)
     if not config["tie_word_embeddings"]:
         tensors["lm_head.weight"] = normal(config["vocab_size"], hidden, std=0.3)
     return tensors

@@ -35,11 +35,14 @@ class Linear:
         self.kernels, self.parts = kernels, parts
 
     @classmethod
-    def load(cls, kernels: Kernels, store: TensorStore, manifest: Manifest, modules: list[str]) -> Linear:
-        """Reads, joins and packs ``modules``.
+    def load(
+        cls, kernels: Kernels, store: TensorStore, manifest: Manifest, modules: list[str], bias: bool = False
+    ) -> Linear:
+        """Reads, joins and packs ``modules``, all of them with or all without a bias.
 
         Raises:
-            ArtifactError: a tensor is missing or does not have the form its scheme asks for.
+            ArtifactError: a tensor is missing or does not have the form its scheme asks for, or there is a bias
+                that config.json does not have.
         """
         runs: list[tuple[LinearSpec | None, list[str]]] = []
         for module in modules:
@@ -48,7 +51,7 @@ class Linear:
                 runs[-1][1].append(module)
             else:
                 runs.append((spec, [module]))
-        return cls(kernels, [part for spec, names in runs for part in _pack(kernels, store, spec, names)])
+        return cls(kernels, [part for spec, names in runs for part in _pack(kernels, store, spec, names, bias)])
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [T, K] -> [T, N]."""
@@ -68,22 +71,22 @@ def _same(a: LinearSpec | None, b: LinearSpec | None) -> bool:
     return a.model_copy(update={"pattern": ""}) == b.model_copy(update={"pattern": ""})
 
 
-def _pack(kernels: Kernels, store: TensorStore, spec: LinearSpec | None, modules: list[str]) -> list[PackedLinear]:
+def _pack(
+    kernels: Kernels, store: TensorStore, spec: LinearSpec | None, modules: list[str], bias: bool
+) -> list[PackedLinear]:
     read = [_read(store, spec, module) for module in modules]
-    biases = [store.get_optional(f"{module}.bias") for module in modules]
+    biases = [_bias(store, module, bias) for module in modules]
     rows = [_out_features(tensors) for tensors in read]
     if len(read) > 1 and (spec is None or spec.scheme != "w4a16" or all(n % 8 == 0 for n in rows)):
         joined = {key: torch.cat([t[key] for t in read]) for key in read[0] if key != "weight_shape"}
         if "weight_shape" in read[0]:
             joined["weight_shape"] = torch.stack([torch.tensor(sum(rows)), read[0]["weight_shape"][1]])
-        bias = None
-        if any(b is not None for b in biases):
-            bias = torch.cat([torch.zeros(n) if b is None else b.float() for n, b in zip(rows, biases, strict=True)])
-        read, biases, modules = [joined], [bias], [" + ".join(modules)]
+        own = [b for b in biases if b is not None]
+        read, biases, modules = [joined], [torch.cat(own) if own else None], [" + ".join(modules)]
     packed = []
-    for module, tensors, bias in zip(modules, read, biases, strict=True):
+    for module, tensors, its_bias in zip(modules, read, biases, strict=True):
         try:
-            packed.append(kernels.pack_linear(tensors, spec, bias))
+            packed.append(kernels.pack_linear(tensors, spec, its_bias))
         except ArtifactError as e:
             raise ArtifactError(f"{store.directory}: {module}: {e}") from e
     return packed
@@ -94,6 +97,15 @@ def _read(store: TensorStore, spec: LinearSpec | None, module: str) -> dict[str,
     if spec is not None and spec.scheme == "w4a16" and not spec.symmetric:
         suffixes.append("weight_zero_point")
     return {suffix: store.get(f"{module}.{suffix}") for suffix in suffixes}
+
+
+def _bias(store: TensorStore, module: str, wanted: bool) -> Tensor | None:
+    name = f"{module}.bias"
+    if wanted:
+        return store.get(name).float()
+    if name in store:
+        raise ArtifactError(f"{store.directory} has {name}, but config.json describes {module} without a bias")
+    return None
 
 
 def _out_features(tensors: dict[str, Tensor]) -> int:

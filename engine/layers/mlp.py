@@ -15,7 +15,7 @@ class GatedMlp:
     kernels: Kernels
     gate_up: Linear
     down: Linear
-    activation: Activation = "silu"
+    activation: Activation
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [T, hidden] -> [T, hidden]."""

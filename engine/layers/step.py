@@ -14,7 +14,6 @@ class StepInput:
     """T tokens of R requests, one after the other."""
 
     tokens: Tensor  # int64 [T]
-    cos: Tensor  # float32 [T, head_dim]
-    sin: Tensor  # float32 [T, head_dim]
+    positions: Tensor  # int64 [T], each in its own request
     slots: Tensor  # int64 [T], block * block_size + offset
     meta: AttentionMeta

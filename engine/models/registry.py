@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from engine.artifact import ArtifactError, Manifest
 from engine.kernels.interface import Kernels
-from engine.models.llama import Llama
+from engine.models.decoder import Decoder
+from engine.models.description import Description
+from engine.models.families import gemma3, llama, mistral, qwen2, qwen3
+from engine.models.fields import Fields
 
-FAMILIES: dict[str, type[Llama]] = {
-    "LlamaForCausalLM": Llama,
+FAMILIES: dict[str, Callable[[Fields], Description]] = {
+    "LlamaForCausalLM": llama.describe,
+    "MistralForCausalLM": mistral.describe,
+    "Qwen2ForCausalLM": qwen2.describe,
+    "Qwen3ForCausalLM": qwen3.describe,
+    "Gemma3ForCausalLM": gemma3.describe,
 }
 
 
@@ -19,7 +27,7 @@ def read_config(directory: Path) -> dict[str, Any]:
     """``config.json`` of a directory.
 
     Raises:
-        ArtifactError: no such file, no JSON, or an architecture no family runs.
+        ArtifactError: no such file, no JSON, an architecture no family runs, or a field its family does not know.
     """
     path = directory / "config.json"
     try:
@@ -28,12 +36,31 @@ def read_config(directory: Path) -> dict[str, Any]:
         raise ArtifactError(f"{path} not found; expected a model directory") from e
     except ValueError as e:
         raise ArtifactError(f"{path} is not JSON: {e}") from e
+    if not isinstance(config, dict):
+        raise ArtifactError(f"{path} holds a {type(config).__name__}; expected an object")
     names = config.get("architectures") or [None]
     if names[0] not in FAMILIES:
-        raise ArtifactError(f"{path} names the architecture {names[0]}; this version runs {', '.join(FAMILIES)}")
-    return dict(config)
+        hint = ", which reads more than text" if str(names[0]).endswith("ForConditionalGeneration") else ""
+        raise ArtifactError(f"{path} names the architecture {names[0]}{hint}; this version runs {', '.join(FAMILIES)}")
+    describe(config)
+    return config
 
 
-def load_model(directory: Path, config: dict[str, Any], manifest: Manifest, kernels: Kernels, positions: int) -> Llama:
+def describe(config: dict[str, Any]) -> Description:
+    """What a ``config.json`` of a known architecture asks for.
+
+    Raises:
+        ArtifactError: a field is unknown, missing, or has a value that the family does not have; names it.
+    """
+    architecture = config["architectures"][0]
+    fields = Fields(config, architecture)
+    description = FAMILIES[architecture](fields)
+    fields.refuse_others()
+    return description
+
+
+def load_model(
+    directory: Path, config: dict[str, Any], manifest: Manifest, kernels: Kernels, positions: int
+) -> Decoder:
     """The model of an artifact with tables for ``positions`` positions."""
-    return FAMILIES[config["architectures"][0]](directory, config, manifest, kernels, positions)
+    return Decoder(directory, describe(config), manifest, kernels, positions)

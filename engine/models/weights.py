@@ -48,6 +48,3 @@ class TensorStore:
             )
         tensor: Tensor = self._files[name].get_tensor(name)
         return tensor
-
-    def get_optional(self, name: str) -> Tensor | None:
-        return self.get(name) if name in self._files else None

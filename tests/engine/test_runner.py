@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from engine.batch import BatchEntry
 from engine.config import EngineConfig
 from engine.runner import ModelRunner
 from tests.engine.compute import compute
+from tests.engine.same_bits import check_any_batch_and_any_split, sequences
 from tests.tiny import Tier, make_tiny_artifact
 
 TIERS: list[Tier] = ["bf16", "int8", "int4"]
@@ -36,55 +36,15 @@ def runner_of(artifact: Path, dtype: str, kernels: str = "cpu", **config: Any) -
     return made
 
 
-def sequences(count: int, seed: int = 0) -> list[list[int]]:
-    draw = random.Random(seed)
-    return [[draw.randrange(256) for _ in range(length)] for length in (1, 3, 16, 29, 33, 50, 64, 71)[:count]]
-
-
-def table(request: int, length: int, size: int, shuffled: list[int]) -> list[int]:
-    """Eight blocks of 16 or their worth for each request, somewhere in the pool."""
-    each = -(-128 // size)
-    return shuffled[request * each : request * each + -(-length // size)]
-
-
 @pytest.mark.parametrize("kernels", ["cpu", "reference"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("tier", "kv_dtype"), [*((tier, "auto") for tier in TIERS), ("bf16", "int8")])
 def test_any_batch_and_any_split_give_the_same_bits(
     artifacts: dict[str, Path], tier: Tier, dtype: str, kernels: str, kv_dtype: str
 ) -> None:
-    tokens = sequences(8 if kernels == "cpu" else 6)
+    cpu = kernels == "cpu"
     runner = runner_of(artifacts[tier], dtype, kernels, kv_dtype=kv_dtype)
-    alone = []
-    for ids in tokens:
-        (logits,) = compute(runner, [BatchEntry("x", ids, 0, list(range(8)), "all")])
-        assert logits is not None
-        assert logits.shape == (len(ids), 272)
-        alone.append(logits)
-    for seed in range(3 if kernels == "cpu" else 1):
-        draw = random.Random(seed)
-        blocks = list(range(runner.num_blocks))
-        draw.shuffle(blocks)
-        done = [0] * len(tokens)
-        while any(d < len(t) for d, t in zip(done, tokens, strict=True)):
-            left = [i for i, t in enumerate(tokens) if done[i] < len(t)]
-            draw.shuffle(left)
-            batch, spans = [], []
-            for i in left[: draw.randint(1, len(left))]:
-                stop = min(len(tokens[i]), done[i] + draw.choice([1, 1, 5, 16, 40]))
-                wanted = draw.choice(["none", "last", "all"])
-                batch.append(
-                    BatchEntry(str(i), tokens[i][done[i] : stop], done[i], table(i, stop, 16, blocks), wanted)  # type: ignore[arg-type]
-                )
-                spans.append((i, done[i], stop, wanted))
-                done[i] = stop
-            for (i, start, stop, wanted), logits in zip(spans, compute(runner, batch), strict=True):
-                if wanted == "none":
-                    assert logits is None
-                    continue
-                assert logits is not None
-                first = start if wanted == "all" else stop - 1
-                assert torch.equal(logits, alone[i][first:stop]), f"request {i}, positions {start} to {stop - 1}"
+    check_any_batch_and_any_split(runner, sequences(8 if cpu else 6), rounds=3 if cpu else 1)
 
 
 @pytest.mark.parametrize("tier", TIERS)

@@ -31,11 +31,11 @@ def test_fused_equals_its_parts(tmp_path: Path, kernels: ReferenceKernels, tier:
         assert "model.layers.0.self_attn.q_proj.bias" in TensorStore(tmp_path)
     store, manifest = TensorStore(tmp_path), read_manifest(tmp_path)
     x = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
-    fused = Linear.load(kernels, store, manifest, QKV)
+    fused = Linear.load(kernels, store, manifest, QKV, bias)
     assert len(fused.parts) == 1
-    parts = torch.cat([Linear.load(kernels, store, manifest, [m])(x) for m in QKV], dim=1)
+    parts = torch.cat([Linear.load(kernels, store, manifest, [m], bias)(x) for m in QKV], dim=1)
     assert torch.allclose(fused(x), parts, atol=1e-5)
-    assert fused.nbytes == sum(Linear.load(kernels, store, manifest, [m]).nbytes for m in QKV)
+    assert fused.nbytes == sum(Linear.load(kernels, store, manifest, [m], bias).nbytes for m in QKV)
 
 
 def test_the_first_matching_pattern_counts() -> None:

@@ -1,0 +1,154 @@
+"""A pre-norm decoder with rotary positions, grouped queries and a gated MLP, as a Description says in detail.
+
+ids -> embedding -> [ norm -> attention (-> norm) -> + -> norm -> mlp (-> norm) -> + ] x layers -> norm -> head
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from engine.artifact import ArtifactError, Manifest
+from engine.kernels.interface import Kernels, KvCache
+from engine.layers.attention import Attention, HeadNorms
+from engine.layers.linear import Linear
+from engine.layers.mlp import GatedMlp
+from engine.layers.rope import RotaryTable
+from engine.layers.step import StepInput
+from engine.models.description import Description
+from engine.models.weights import TensorStore
+
+LOGIT_ROWS = 64  # rows of the head's output held in the compute dtype at once
+
+
+@dataclass(frozen=True)
+class Layer:
+    before_attention: Tensor  # norms, float32 [hidden]
+    attention: Attention
+    after_attention: Tensor | None
+    before_mlp: Tensor
+    mlp: GatedMlp
+    after_mlp: Tensor | None
+    rotary: RotaryTable  # shared by the layers that rotate alike
+
+    @property
+    def norms(self) -> list[Tensor]:
+        norms = [self.before_attention, self.after_attention, self.before_mlp, self.after_mlp]
+        return [n for n in norms if n is not None]
+
+
+class Decoder:
+    """Weights and the forward pass. Holds no state of requests: the KV caches are the caller's.
+
+    Layers with a window keep the keys and values of all positions all the same: blocks are shared between requests
+    and layers by position, so none can be given back for some layers alone. The ledger's KV bytes are what is held;
+    a cache that forgot would need less.
+    """
+
+    def __init__(
+        self, directory: Path, description: Description, manifest: Manifest, kernels: Kernels, positions: int
+    ) -> None:
+        """
+        Raises:
+            ArtifactError: weights missing, of the wrong form, or not of this description.
+        """
+        self.kernels, self.description, self.shape = kernels, description, description.shape
+        self.eps = description.eps
+        store = TensorStore(directory)
+        tables = {rope: RotaryTable(rope, positions) for rope in {kind.rope for kind in description.layers}}
+
+        def linear(*modules: str, bias: bool = False) -> Linear:
+            return Linear.load(kernels, store, manifest, list(modules), bias)
+
+        def norm(name: str) -> Tensor:
+            return store.get(f"{name}.weight").float() + description.norm_offset
+
+        def norm_if_named(at: str, name: str | None) -> Tensor | None:
+            return None if name is None else norm(f"{at}.{name}")
+
+        def layer(i: int) -> Layer:
+            at, kind, names = f"model.layers.{i}", description.layers[i], description.norms
+            head_norms = None
+            if description.qk_norm:
+                head_norms = HeadNorms(norm(f"{at}.self_attn.q_norm"), norm(f"{at}.self_attn.k_norm"), self.eps)
+            return Layer(
+                before_attention=norm(f"{at}.input_layernorm"),
+                attention=Attention(
+                    kernels,
+                    self.shape,
+                    qkv=linear(*(f"{at}.self_attn.{n}_proj" for n in "qkv"), bias=description.qkv_bias),
+                    out=linear(f"{at}.self_attn.o_proj", bias=description.o_bias),
+                    scale=description.attention_scale,
+                    window=kind.window,
+                    head_norms=head_norms,
+                ),
+                after_attention=norm_if_named(at, names.after_attention),
+                before_mlp=norm(f"{at}.{names.before_mlp}"),
+                mlp=GatedMlp(
+                    kernels,
+                    gate_up=linear(f"{at}.mlp.gate_proj", f"{at}.mlp.up_proj", bias=description.mlp_bias),
+                    down=linear(f"{at}.mlp.down_proj", bias=description.mlp_bias),
+                    activation=description.activation,
+                ),
+                after_mlp=norm_if_named(at, names.after_mlp),
+                rotary=tables[kind.rope],
+            )
+
+        self.layers = [layer(i) for i in range(self.shape.layers)]
+        self.norm = norm("model.norm")
+        embedding = store.get("model.embed_tokens.weight")
+        if tuple(embedding.shape) != (self.shape.vocab, self.shape.hidden):
+            raise ArtifactError(
+                f"{directory}: model.embed_tokens.weight has shape {list(embedding.shape)}; config.json says "
+                f"[{self.shape.vocab}, {self.shape.hidden}]"
+            )
+        self.embedding = kernels.pack_linear({"weight": embedding}, None, None)
+        self.head = self.embedding if description.tied else linear("lm_head").parts[0]
+
+    def forward(self, step: StepInput, caches: list[KvCache]) -> Tensor:
+        """Normed hidden states [T, hidden] of the step's tokens. Mutates the caches."""
+        turns = {id(layer.rotary): layer.rotary(step.positions) for layer in self.layers}
+        residual = self._embed(step.tokens)
+        x = self.kernels.rms_norm(residual, self.layers[0].before_attention, self.eps)
+        for i, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
+            x = self._normed(layer.attention(x, step, turns[id(layer.rotary)], cache), layer.after_attention)
+            x, residual = self.kernels.add_rms_norm(x, residual, layer.before_mlp, self.eps)
+            x = self._normed(layer.mlp(x), layer.after_mlp)
+            following = self.layers[i + 1].before_attention if i + 1 < len(self.layers) else self.norm
+            x, residual = self.kernels.add_rms_norm(x, residual, following, self.eps)
+        return x
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        """int64 [T] -> [T, hidden]. The scale is rounded to the compute dtype first, as transformers does."""
+        embedded = self.kernels.embed(tokens, self.embedding)
+        if self.description.embedding_scale == 1.0:
+            return embedded
+        return embedded * torch.tensor(self.description.embedding_scale).to(embedded.dtype)
+
+    def _normed(self, x: Tensor, weight: Tensor | None) -> Tensor:
+        return x if weight is None else self.kernels.rms_norm(x, weight, self.eps)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Normed hidden states [T, hidden] -> float32 [T, vocab]."""
+        if hidden.shape[0] <= LOGIT_ROWS:
+            return self.kernels.logits(hidden, self.head)
+        out = torch.empty(hidden.shape[0], self.shape.vocab)
+        for start in range(0, hidden.shape[0], LOGIT_ROWS):
+            out[start : start + LOGIT_ROWS] = self.kernels.logits(hidden[start : start + LOGIT_ROWS], self.head)
+        return out
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all weights held, each storage once (the head may be the embedding)."""
+        packed = [self.embedding, self.head]
+        tensors = [self.norm]
+        for layer in self.layers:
+            tensors += [*layer.norms, *layer.attention.norms]
+            for part in (layer.attention.qkv, layer.attention.out, layer.mlp.gate_up, layer.mlp.down):
+                packed += part.parts
+        for p in packed:
+            tensors += [*p.tensors.values(), *([] if p.bias is None else [p.bias])]
+        return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
