@@ -7,7 +7,8 @@ import logging
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -15,17 +16,23 @@ from torch import Tensor
 from engine.batch import BatchEntry
 from engine.blocks import BlockPool, BlockPoolError
 from engine.config import EngineConfig
+from engine.grammar import GrammarCompiler, Matcher, MatchError
 from engine.logits import SLICE_ROWS, Rows
 from engine.protocol import AddRequest, Output, Refusal, StepRow
 from engine.references import ReferenceStore, StorageError
-from engine.request import FinishReason, Request, RequestError, SamplingParams, TokenLogprob, TooLongError
-from engine.sampling import LogitsError, sample, token_logprobs
+from engine.request import DrawError, FinishReason, Request, RequestError, SamplingParams, TokenLogprob, TooLongError
+from engine.sampling import sample, token_logprobs
 from engine.scheduler import Plan, QueueFullError, Scheduled, Scheduler
 from engine.scoring import PromptScore, ScoringError, open_score
 
 log = logging.getLogger(__name__)
 STEP_LOG_ROWS = 20_000
-_REFUSALS: dict[Refusal, type[RequestError]] = {"too_long": TooLongError, "no_space": StorageError}  # others: invalid
+_REFUSALS: dict[Refusal, type[Exception]] = {  # others: invalid
+    "queue_full": QueueFullError,
+    "too_long": TooLongError,
+    "no_space": StorageError,
+}
+_COMPILE_WAIT_S = 0.005
 
 
 class Runner(Protocol):
@@ -43,9 +50,14 @@ class EngineCore:
     """Not thread-safe: one thread calls ``submit``, ``abort`` and ``step``."""
 
     def __init__(
-        self, runner: Runner, config: EngineConfig, salt: bytes = b"", references: ReferenceStore | None = None
+        self,
+        runner: Runner,
+        config: EngineConfig,
+        salt: bytes = b"",
+        references: ReferenceStore | None = None,
+        grammars: GrammarCompiler | None = None,
     ) -> None:
-        self.runner, self.config, self.references = runner, config, references
+        self.runner, self.config, self.references, self.grammars = runner, config, references, grammars
         self.pool = BlockPool(runner.num_blocks, config.block_size, salt, config.prefix_caching)
         self.scheduler = Scheduler(config, self.pool, runner.max_model_len)
         self.requests: dict[str, Request] = {}
@@ -55,12 +67,13 @@ class EngineCore:
         self.integrity_errors = 0
         self._arrivals: deque[AddRequest] = deque()
         self._aborts: deque[str] = deque()
+        self._compiling: list[tuple[Request, Future[Matcher]]] = []  # not yet in the scheduler's queue
         self.began_s = time.monotonic()  # from here the step log counts
         self._num_submitted = 0
 
     @property
     def has_work(self) -> bool:
-        return bool(self._arrivals or self._aborts or self.scheduler.has_work)
+        return bool(self._arrivals or self._aborts or self._compiling or self.scheduler.has_work)
 
     def submit(self, arrival: AddRequest) -> None:
         """Hands over a request; it is looked at in the next step, and refused there if it has to be."""
@@ -74,7 +87,7 @@ class EngineCore:
     def step(self) -> list[Output]:
         """Drain arrivals and aborts, schedule, run, sample, update. Returns the news, at most one token a request."""
         start_s = time.monotonic()
-        outputs = [*self._drain_arrivals(), *self._drain_aborts()]
+        outputs = [*self._drain_arrivals(), *self._drain_aborts(), *self._drain_compiled()]
         plan = self.scheduler.schedule()
         if plan.entries:
             if plan.copies:
@@ -94,14 +107,12 @@ class EngineCore:
             ids, prompt, params, priority = self._arrivals.popleft()
             try:
                 self._start(ids, prompt, SamplingParams.from_wire(params), priority)
-            except QueueFullError as e:
-                yield from (Output(i, error=str(e), refusal="queue_full") for i in ids)
-            except RequestError as e:
-                kind: Refusal = next((k for k, v in _REFUSALS.items() if isinstance(e, v)), "invalid")
-                yield from (Output(i, error=str(e), refusal=kind) for i in ids)
+            except (QueueFullError, RequestError) as e:
+                yield from _refusals(ids, e)
 
     def _start(self, ids: list[str], prompt: list[int], params: SamplingParams, priority: int) -> None:
-        ids_outside = [t for t in (*prompt, *params.logit_bias) if not 0 <= t < self.runner.vocab_size]
+        named = (*prompt, *params.logit_bias, *params.stop_token_ids)
+        ids_outside = [t for t in named if not 0 <= t < self.runner.vocab_size]
         if ids_outside:
             raise RequestError(f"token id {ids_outside[0]} is outside the vocabulary of {self.runner.vocab_size}")
         if len(ids) > 1 and (params.store is not None or params.reference is not None):
@@ -118,15 +129,43 @@ class EngineCore:
         members[0].forks = members[1:]
         for fork in members[1:]:
             fork.parent = members[0]
-        self.scheduler.add(members[0])
+        if params.grammar is None:
+            self._queue(members[0])
+        elif self.grammars is None:
+            raise RequestError("this engine was started without a compiler of grammars")
+        else:
+            self._compiling.append((members[0], self.grammars.compile_in_thread(params.grammar)))
+        self.requests.update((m.id, m) for m in members)
+
+    def _queue(self, request: Request) -> None:
+        self.scheduler.add(request)
         try:
-            score = open_score(self.references, prompt, params.store, params.reference)
+            score = open_score(self.references, request.prompt, request.params.store, request.params.reference)
         except RequestError:
-            self.scheduler.remove(members[0])
+            self.scheduler.remove(request)
             raise
         if score is not None:
-            self.scores[ids[0]] = score
-        self.requests.update((m.id, m) for m in members)
+            self.scores[request.id] = score
+
+    def _drain_compiled(self) -> Iterable[Output]:
+        """Queues the requests whose grammars are compiled. With nothing else to do, waits a moment for one."""
+        if self._compiling and not self.scheduler.has_work:
+            wait([future for _, future in self._compiling], _COMPILE_WAIT_S, FIRST_COMPLETED)
+        done = [pair for pair in self._compiling if pair[1].done()]
+        self._compiling = [pair for pair in self._compiling if not pair[1].done()]
+        for request, future in done:
+            if request.id not in self.requests:
+                continue  # aborted in the meantime
+            members = [request, *request.forks]
+            try:
+                matcher = future.result()
+                for member in members:
+                    member.matcher = matcher.fork()
+                self._queue(request)
+            except (QueueFullError, RequestError) as e:
+                for member in members:
+                    del self.requests[member.id]
+                yield from _refusals([m.id for m in members], e)
 
     def _drain_aborts(self) -> Iterable[Output]:
         while self._aborts:
@@ -224,11 +263,11 @@ class EngineCore:
             if (score := self.scores.get(request.id)) is not None:
                 score.take(part)
 
-    def _accept(self, request: Request, row: Tensor, token: int | LogitsError, now: float) -> Output:
+    def _accept(self, request: Request, row: Tensor, token: int | DrawError, now: float) -> Output:
         """Appends a drawn token and ends the request if it is done; a fork that is not done starts to run."""
         first = request.num_output_tokens == 0
-        if isinstance(token, LogitsError):
-            return self._finish(request, "error", error=str(token))
+        if isinstance(token, DrawError):
+            return self._failed(request, token)
         params = request.params
         logprob = token_logprobs(row.unsqueeze(0), [token], params.logprobs)[0] if params.logprobs is not None else None
         request.tokens.append(token)
@@ -236,7 +275,10 @@ class EngineCore:
         if first:
             request.first_token_s = now
         prompt_logprobs = _owed(request) if first else None
-        reason = self._reason(request, token)
+        try:
+            reason = self._reason(request, token)
+        except MatchError as e:
+            return self._failed(request, e)
         if reason is not None:
             return self._finish(request, reason, token=token, logprob=logprob, prompt_logprobs=prompt_logprobs)
         if request.parent is not None:
@@ -245,8 +287,15 @@ class EngineCore:
             request.id, token, logprob, cached_tokens=request.num_cached_tokens, prompt_logprobs=prompt_logprobs
         )
 
+    def _failed(self, request: Request, error: DrawError) -> Output:
+        """A grammar that cannot be followed is the request's own fault, damaged logits are the engine's."""
+        refusal: Refusal | None = "invalid" if isinstance(error, MatchError) else None
+        return self._finish(request, "error", error=str(error), refusal=refusal)
+
     def _reason(self, request: Request, token: int) -> FinishReason | None:
         params = request.params
+        if request.matcher is not None and request.matcher.accept(token):
+            return "stop"
         if token in params.stop_token_ids and not params.ignore_eos and request.num_output_tokens >= params.min_tokens:
             return "stop"
         full = request.num_output_tokens >= params.max_tokens
@@ -288,7 +337,7 @@ class EngineCore:
         scheduler, pool = self.scheduler, self.pool
         return {
             "running": len(scheduler.running),
-            "waiting": scheduler.num_waiting,
+            "waiting": scheduler.num_waiting + sum(request.width for request, _ in self._compiling),
             "blocks_total": pool.num_blocks,
             "blocks_used": pool.num_used,
             "blocks_cached": pool.num_cached,
@@ -314,6 +363,11 @@ class EngineCore:
     def steps_since(self, step: int) -> list[StepRow]:
         """Rows of the step log with a number above ``step``, but for those taken and the oldest (``STEP_LOG_ROWS``)."""
         return [row for row in self.step_log if row.step > step]
+
+
+def _refusals(ids: Sequence[str], error: QueueFullError | RequestError) -> Iterable[Output]:
+    kind: Refusal = next((k for k, v in _REFUSALS.items() if isinstance(error, v)), "invalid")
+    return [Output(i, error=str(error), refusal=kind) for i in ids]
 
 
 def _derive(text: str) -> int:

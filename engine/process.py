@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 from engine.artifact import ArtifactError, read_manifest
 from engine.config import EngineConfig
 from engine.core import EngineCore
+from engine.grammar import GrammarCompiler
 from engine.protocol import HEARTBEAT_S, AddRequest, encode, read_message
 from engine.references import ReferenceStore
 
@@ -91,7 +92,7 @@ def build(
     if reference_dir is not None:
         identity = {"model": manifest.name, "model_digest": manifest.digest, **arithmetic}
         references = ReferenceStore(reference_dir, int(reference_limit_gib * 2**30), runner.vocab_size, identity)
-    core = EngineCore(runner, config, salt.encode(), references)
+    core = EngineCore(runner, config, salt.encode(), references, GrammarCompiler(artifact, runner.vocab_size))
     return core, {
         "vocab_size": runner.vocab_size,
         "max_model_len": runner.max_model_len,

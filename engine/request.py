@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from engine.blocks import BlockTable
 
@@ -12,11 +15,26 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 class RequestError(ValueError):
-    """A request that cannot be served: says which numbers do not fit."""
+    """A request that cannot be served: says which numbers do not fit, and which parameter is at fault if one is."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class TooLongError(RequestError):
     """More tokens than the model or the KV pool can ever hold."""
+
+
+class DrawError(RuntimeError):
+    """No token can be drawn for a request, which ends it and no other."""
+
+
+class Matcher(Protocol):
+    """What an output's grammar says of its next token; see ``engine.grammar``."""
+
+    def allowed(self) -> NDArray[np.int64]: ...
+    def accept(self, token: int) -> bool: ...
 
 
 class TokenLogprob(NamedTuple):
@@ -54,6 +72,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     store: str | None = None
     reference: str | None = None
+    grammar: tuple[str, str] | None = None  # kind and source, as in engine.grammar
 
     def __post_init__(self) -> None:
         scores = self.prompt_logprobs is not None and self.max_tokens == 0
@@ -70,7 +89,12 @@ class SamplingParams:
         ]
         for good, name, found, expected in limits:
             if not good:
-                raise RequestError(f"{name} is {found}, expected {expected}")
+                raise RequestError(f"{name} is {found}, expected {expected}", name)
+        if self.grammar is not None:
+            for name, found in (("min_tokens", self.min_tokens), ("ignore_eos", self.ignore_eos)):
+                if found:
+                    words = f"{name} is {found} beside a grammar, which alone says where the output ends"
+                    raise RequestError(words, name)
 
     @property
     def modifies_logits(self) -> bool:
@@ -88,7 +112,8 @@ class SamplingParams:
 
     @classmethod
     def from_wire(cls, data: dict[str, Any]) -> SamplingParams:
-        return cls(**{**data, "stop_token_ids": tuple(data["stop_token_ids"])})
+        grammar = tuple(data["grammar"]) if data["grammar"] is not None else None
+        return cls(**{**data, "stop_token_ids": tuple(data["stop_token_ids"]), "grammar": grammar})
 
 
 @dataclass(eq=False)
@@ -118,6 +143,7 @@ class Request:
     last_step: int = 0  # the scheduler's last step that computed something of it
     prefill_mark: int = 0  # prefill tokens that the scheduler had planned in all, up to and with that step
     finish_reason: FinishReason | None = None
+    matcher: Matcher | None = None  # of a request with a grammar
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # entry i belongs to prompt token i + 1
     arrived_s: float = field(default_factory=time.monotonic)
     admitted_s: float | None = None

@@ -14,23 +14,25 @@ import torch
 from torch import Tensor
 
 from engine.draw import draw
-from engine.request import Request, TokenLogprob
+from engine.request import DrawError, Request, TokenLogprob
 
 _LOGPROB_ROWS = 32  # rows normalised at once: bounds the extra memory to 32 x vocab
 
 
-class LogitsError(RuntimeError):
+class LogitsError(DrawError):
     """Logits that are not finite: nothing can be drawn from them."""
 
 
-def sample(rows: Sequence[Tensor], requests: Sequence[Request]) -> list[int | LogitsError]:
+def sample(rows: Sequence[Tensor], requests: Sequence[Request]) -> list[int | DrawError]:
     """The next token of each request from its row of logits (float32 [vocab], not changed).
 
-    Plain greedy rows share one argmax; the others are drawn one by one. An error stands in the place of the request it
+    Plain greedy rows share one argmax; the others are drawn one by one, since each has tables of its own and a row fits
+    the processor's cache. A request with a grammar draws among the tokens that it allows, whatever a bias says, and
+    before any filter. An error stands in the place of the request it
     belongs to.
     """
-    drawn: list[int | LogitsError] = [0] * len(rows)
-    plain = [i for i, r in enumerate(requests) if r.params.temperature == 0 and not r.params.modifies_logits]
+    drawn: list[int | DrawError] = [0] * len(rows)
+    plain = [i for i, r in enumerate(requests) if _is_plain(r)]
     if plain:
         stacked = rows[plain[0]].unsqueeze(0) if len(plain) == 1 else torch.stack([rows[i] for i in plain])
         best = stacked.argmax(dim=-1, keepdim=True)  # [plain, 1]; the first, that is lowest, id on ties
@@ -41,21 +43,34 @@ def sample(rows: Sequence[Tensor], requests: Sequence[Request]) -> list[int | Lo
     return drawn
 
 
+def _is_plain(request: Request) -> bool:
+    return request.params.temperature == 0 and not request.params.modifies_logits and request.matcher is None
+
+
 def _not_finite(request: Request) -> LogitsError:
     return LogitsError(
         f"the model's logits at position {request.num_tokens} are not finite; the weights or their scales are damaged"
     )
 
 
-def _sample_one(row: Tensor, request: Request) -> int | LogitsError:
+def _sample_one(row: Tensor, request: Request) -> int | DrawError:
     params = request.params
     best = row.argmax()
     if not math.isfinite(float(row[best])):
         return _not_finite(request)
     logits = modified(row, request) if params.modifies_logits else row
-    if params.temperature == 0:
+    if request.matcher is None and params.temperature == 0:
         return int(logits.argmax())
-    return draw(logits.cpu().numpy(), params, request.seed, request.num_tokens)
+    values, ids = logits.cpu().numpy(), None
+    if request.matcher is not None:
+        try:
+            ids = request.matcher.allowed()
+        except DrawError as e:
+            return e
+        values = values[ids]
+        if params.temperature == 0:
+            return int(ids[values.argmax()])
+    return draw(values, params, request.seed, request.num_tokens, ids)
 
 
 def modified(row: Tensor, request: Request) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -73,14 +74,15 @@ class WindowDetokenizer:
 
 
 class StopFilter:
-    """Ends a text before the first stop string, however it is spread over pieces, and lets no part of one out.
+    """Ends a text before the first stop string (after it if ``include_stop``), however it is spread over pieces, and
+    lets no part of one out before that is decided.
 
     Of several the one that is complete first counts, of these the longest: so the result does not depend on how the
     text was cut into tokens.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = [s for s in stops if s]
+    def __init__(self, stops: Sequence[str], include_stop: bool = False) -> None:
+        self._stops, self._include = [s for s in stops if s], include_stop
         self._held = ""
         self.stopped = False
 
@@ -91,7 +93,8 @@ class StopFilter:
         found = [(at + len(s), at) for s in self._stops if (at := self._held.find(s)) >= 0]
         if found:
             self.stopped = True
-            out, self._held = self._held[: min(found)[1]], ""
+            end, start = min(found)
+            out, self._held = self._held[: end if self._include else start], ""
             return out
         keep = max((_overlap(self._held, s) for s in self._stops), default=0)
         cut = len(self._held) - keep
@@ -105,15 +108,29 @@ class StopFilter:
 
 def _overlap(text: str, stop: str) -> int:
     """Length of the longest end of ``text`` that is a proper beginning of ``stop``."""
-    longest = min(len(text), len(stop) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
+    at = text.find(stop[0], max(0, len(text) - len(stop) + 1))
+    while at >= 0 and not stop.startswith(text[at:]):
+        at = text.find(stop[0], at + 1)
+    return len(text) - at if at >= 0 else 0
+
+
+@dataclass(frozen=True)
+class TextRules:
+    """What of an output's tokens becomes its text. Stop strings are looked for behind the first ``min_tokens`` tokens,
+    which always belong to the output."""
+
+    stops: tuple[str, ...] = ()
+    include_stop: bool = False
+    skip_special_tokens: bool = True
+    min_tokens: int = 0
 
 
 class TextStream:
     """Text of one output: token in, text out, up to a stop string."""
 
-    def __init__(self, detokenizer: Detokenizer, stops: Sequence[str] = ()) -> None:
-        self._detokenizer, self._filter = detokenizer, StopFilter(stops)
+    def __init__(self, detokenizer: Detokenizer, rules: TextRules = TextRules()) -> None:
+        self._detokenizer, self._filter = detokenizer, StopFilter(rules.stops, rules.include_stop)
+        self._unfiltered_tokens = rules.min_tokens
         self.num_decoded_chars = 0  # of all tokens so far, held back or not
 
     @property
@@ -122,7 +139,12 @@ class TextStream:
         return self._filter.stopped
 
     def push(self, token: int) -> str:
-        return self._take(self._detokenizer.push(token))
+        text = self._detokenizer.push(token)
+        if self._unfiltered_tokens > 0:
+            self._unfiltered_tokens -= 1
+            self.num_decoded_chars += len(text)
+            return text
+        return self._take(text)
 
     def finish(self) -> str:
         """The rest, when no token follows."""
@@ -182,6 +204,9 @@ class TextCodec:
                 lambda t: b"" if skip_special_tokens and t in self._special_ids else self.bytes_of(t)
             )
         return WindowDetokenizer(lambda ids: self._decode(ids, skip_special_tokens))
+
+    def stream(self, rules: TextRules) -> TextStream:
+        return TextStream(self.detokenizer(rules.skip_special_tokens), rules)
 
     def _decode(self, ids: list[int], skip_special_tokens: bool) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=skip_special_tokens))

@@ -163,6 +163,7 @@ async def serve(arguments: argparse.Namespace) -> None:
         await serving
     finally:
         await client.stop()
+        await state.grammars.stop()
         state.threads.shutdown(wait=False, cancel_futures=True)
         if log_dir and logging_task:
             logging_task.cancel()

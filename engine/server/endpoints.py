@@ -77,10 +77,25 @@ def _call(
     try:
         params = body.sampling(max_tokens, state.codec.eos_ids, *counts)
     except RequestError as e:
-        raise ApiError(400, str(e)) from e
+        raise ApiError(400, str(e), param=e.param) from e
+    choices, room = len(prompts) * body.n, state.config.max_num_seqs + state.config.max_queue
+    if choices > room:  # asking again would not help
+        raise ApiError(400, f"{len(prompts)} prompts with n {body.n} are {choices} choices, this server takes {room}")
     if any(not p.ids for p in prompts):
-        raise ApiError(400, "the prompt has no token, expected at least one")
-    generation = Generation(state.client, state.codec, state.metrics, prompts, params, body.n, body.stops, received_s)
+        raise ApiError(400, "the prompt has no token, expected at least one", param="prompt")
+    generation = Generation(
+        state.client,
+        state.codec,
+        state.metrics,
+        prompts,
+        params,
+        body.n,
+        body.text_rules,
+        received_s,
+        state.grammars,
+        body.priority,
+        body.grammar_param,
+    )
     options = body.stream_options
     return Call(
         generation,
@@ -166,15 +181,16 @@ def completion(state: ServerState, raw: bytes, received_s: float) -> Call:
 def _prompts(state: ServerState, body: CompletionBody) -> list[Prompt]:
     prompt = body.prompt
     if isinstance(prompt, str):
-        return [_of_text(state, prompt)]
+        return [_of_text(state, prompt, body.add_special_tokens)]
     if isinstance(prompt[0], int):
         return [_of_ids(state, prompt)]
     many = cast(list[str | list[int]], prompt)
-    return [_of_text(state, p) if isinstance(p, str) else _of_ids(state, p) for p in many]
+    special = body.add_special_tokens
+    return [_of_text(state, p, special) if isinstance(p, str) else _of_ids(state, p) for p in many]
 
 
-def _of_text(state: ServerState, text: str) -> Prompt:
-    ids, offsets = state.codec.encode(text)
+def _of_text(state: ServerState, text: str, add_special_tokens: bool) -> Prompt:
+    ids, offsets = state.codec.encode(text, add_special_tokens)
     return Prompt(ids, text, offsets)
 
 
@@ -182,7 +198,7 @@ def _of_ids(state: ServerState, ids: list[int]) -> Prompt:
     """A prompt given as tokens is echoed as their text, special tokens included."""
     vocab_size = state.client.about["vocab_size"]
     if max(ids) >= vocab_size:
-        raise ApiError(400, f"token id {max(ids)} is outside the vocabulary of {vocab_size}")
+        raise ApiError(400, f"token id {max(ids)} is outside the vocabulary of {vocab_size}", param="prompt")
     detokenizer = state.codec.detokenizer(skip_special_tokens=False)
     pieces, offsets, at = [], [], 0
     for token in ids:
@@ -244,14 +260,15 @@ def chat_completion(state: ServerState, raw: bytes, received_s: float) -> Call:
     try:
         text = state.codec.render_chat([m.plain() for m in body.messages])
     except TemplateError as e:
-        raise ApiError(400, str(e)) from e
-    ids, offsets = state.codec.encode(text, add_special_tokens=False)
+        raise ApiError(400, str(e), param="messages") from e
+    ids, offsets = state.codec.encode(text, body.add_special_tokens)
     limit = state.client.about["max_model_len"]
     if len(ids) >= limit:
         raise ApiError(
             400,
             f"the prompt has {len(ids)} tokens; this model serves at most {limit} with the answer",
             reason="too_long",
+            param="messages",
         )
     asked = body.max_tokens or body.max_completion_tokens
     top = (body.top_logprobs or 0) if body.logprobs else None

@@ -6,14 +6,24 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from engine.server.neutral import described
+
 
 class ApiError(Exception):
-    """An answer other than success. ``reason`` is the label under which a refusal is counted."""
+    """An answer other than success. ``reason`` is the label under which a refusal is counted, ``param`` the parameter
+    at fault, if it is one."""
 
     def __init__(
-        self, status: int, message: str, *, reason: str = "invalid", headers: dict[str, str] | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        reason: str = "invalid",
+        headers: dict[str, str] | None = None,
+        param: str | None = None,
     ) -> None:
         super().__init__(message)
+        self.param = param
         self.status, self.message, self.reason, self.headers = status, message, reason, headers or {}
 
     @property
@@ -28,7 +38,8 @@ class ApiError(Exception):
             503: "unavailable_error",
             507: "insufficient_storage_error",
         }
-        return {"error": {"message": self.message, "type": kind.get(self.status, "server_error"), "code": self.status}}
+        kind_of = kind.get(self.status, "server_error")
+        return {"error": {"message": self.message, "type": kind_of, "param": self.param, "code": self.status}}
 
 
 def refused_parameters(error: ValidationError) -> ApiError:
@@ -37,9 +48,12 @@ def refused_parameters(error: ValidationError) -> ApiError:
     for e in error.errors(include_url=False):
         name = ".".join(str(p) for p in e["loc"])
         if e["type"] == "extra_forbidden":
-            parts.append(f"parameter {name!r} is not supported by this server; remove it")
+            neutral = described(str(e["loc"][-1]))
+            only = f" other than as {neutral}, found {e['input']!r:.80}" if neutral else ""
+            parts.append(f"parameter {name!r} is not supported by this server{only}; remove it")
         elif e["type"] == "missing":
             parts.append(f"parameter {name!r} is missing")
         else:
             parts.append(f"{f'parameter {name!r}: ' if name else ''}{e['msg']}, found {e['input']!r:.80}")
-    return ApiError(400, "; ".join(parts))
+    params = {str(e["loc"][0]) if e["loc"] else None for e in error.errors(include_url=False)}
+    return ApiError(400, "; ".join(parts), param=params.pop() if len(params) == 1 else None)

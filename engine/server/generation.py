@@ -8,13 +8,15 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.grammar import GrammarError
 from engine.protocol import AddRequest, Output, Refusal
 from engine.request import FinishReason, SamplingParams, TokenLogprob
 from engine.server.client import CoreClient, Ticket
 from engine.server.errors import ApiError
+from engine.server.grammars import GrammarChecker
 from engine.server.metrics import Metrics
 from engine.server.records import ChoiceRecord, RequestRecord, current_record
-from engine.text import TextCodec, TextStream
+from engine.text import TextCodec, TextRules, TextStream
 
 _STATUS: dict[Refusal | None, int] = {"no_space": 507}  # of a refusal; others: 400
 
@@ -77,8 +79,11 @@ class Generation:
     prompts: list[Prompt]
     params: SamplingParams
     n: int
-    stops: list[str]
+    text: TextRules
     received_s: float
+    grammars: GrammarChecker
+    priority: int = 0
+    grammar_param: str | None = None  # the parameter that brought the grammar
     shutdown_reason: str = "the server is shutting down"
     usage: Usage = field(default_factory=Usage)
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -95,15 +100,19 @@ class Generation:
             for i in range(len(self.prompts) * self.n)
         }
         choices = {
-            id: _Choice(r.index, r.index // self.n, TextStream(self.codec.detokenizer(), self.stops), r)
-            for id, r in records.items()
+            id: _Choice(r.index, r.index // self.n, self.codec.stream(self.text), r) for id, r in records.items()
         }
         ids = list(choices)
         self.usage.prompt_tokens = sum(len(p.ids) for p in self.prompts)
         requests = [
-            AddRequest(ids[k * self.n : (k + 1) * self.n], prompt.ids, self.params.to_wire())
+            AddRequest(ids[k * self.n : (k + 1) * self.n], prompt.ids, self.params.to_wire(), self.priority)
             for k, prompt in enumerate(self.prompts)
         ]
+        if self.params.grammar is not None:
+            try:
+                await self.grammars.check(self.params.grammar, int(self.client.about["vocab_size"]))
+            except GrammarError as e:
+                raise ApiError(400, str(e), param=self.grammar_param) from e
         record = current_record()
         ticket = self.client.submit(requests, lambda output: self._last_word(record, output))
         record.begin(self.id, records, self.n, requests[0].priority)
@@ -163,7 +172,8 @@ class Generation:
         if output.token is not None:
             self.usage.completion_tokens += 1
             self._observe(choice)
-            if finish != "stop":  # the token that ends a text is not part of it
+            ends = finish == "stop" and output.token in self.params.stop_token_ids
+            if not ends or self.text.include_stop:
                 text = choice.stream.push(output.token)
         if finish and not choice.stream.stopped:
             text += choice.stream.finish()

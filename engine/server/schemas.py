@@ -2,27 +2,89 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from engine.request import SamplingParams
+from engine.grammar import Grammar, prepare
+from engine.request import RequestError, SamplingParams
+from engine.server.neutral import NEUTRAL, NEUTRAL_NESTED, without_neutral
+from engine.text import TextRules
 
 INT64 = 2**63
-Stop = Annotated[str, Field(min_length=1)]
+MAX_STOPS = 32
+Stop = Annotated[str, Field(min_length=1, max_length=256)]
+TokenId = Annotated[int, Field(ge=0, lt=INT64)]
 Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 
 
-class StreamOptions(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class _Strict(BaseModel):
+    """Knows every parameter or refuses it. ``null`` means the default, as with OpenAI."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL_NESTED
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_neutral(cls, data: Any) -> Any:
+        known = {f.alias or name: f for name, f in cls.model_fields.items()}
+        return without_neutral(data, known, cls.neutral) if isinstance(data, dict) else data
+
+
+class StreamOptions(_Strict):
     include_usage: bool = False
     continuous_usage_stats: bool = False
 
 
-class _Body(BaseModel):
-    """What both endpoints share. ``null`` means the default, as with OpenAI."""
+class JsonSchema(_Strict):
+    name: str = Field(min_length=1, max_length=64)
+    of: dict[str, Any] = Field(alias="schema")
+    strict: bool = Field(True, description="an output always matches its schema, so false asks for no less")
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+class ResponseFormat(_Strict):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _schema_with_its_type(self) -> Self:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise ValueError("json_schema is expected with type 'json_schema', and only there")
+        return self
+
+    @property
+    def source(self) -> tuple[str, Any] | None:
+        if self.json_schema is not None:
+            return "json_schema", self.json_schema.of
+        return ("json_schema", {"type": "object"}) if self.type == "json_object" else None
+
+
+class StructuredOutputs(_Strict):
+    """vLLM's name and form."""
+
+    schema_: dict[str, Any] | None = Field(None, alias="json")
+    regex: str | None = None
+    choice: list[Annotated[str, Field(min_length=1)]] | None = Field(None, min_length=1)
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if sum(x is not None for x in (self.schema_, self.regex, self.choice)) != 1:
+            raise ValueError("expected exactly one of json, regex and choice")
+        return self
+
+    @property
+    def source(self) -> tuple[str, Any]:
+        if self.schema_ is not None:
+            return "json_schema", self.schema_
+        return ("regex", self.regex) if self.regex is not None else ("choice", self.choice)
+
+
+class _Body(_Strict):
+    """What both endpoints share."""
+
+    neutral = NEUTRAL
     model: str
     n: int = Field(1, ge=1, le=128)
     stream: bool = False
@@ -31,19 +93,20 @@ class _Body(BaseModel):
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=-1, lt=INT64, description="0 or -1: off")
     min_p: float = Field(0.0, ge=0, le=1)
-    stop: list[Stop] | Stop = []
+    stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] = []
+    stop_token_ids: list[TokenId] = Field([], max_length=MAX_STOPS)
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
     seed: int | None = Field(None, ge=-INT64, lt=INT64)
     presence_penalty: float = Field(0.0, ge=-2, le=2)
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
     repetition_penalty: float = Field(1.0, gt=0)
     logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] = {}
     min_tokens: int = Field(0, ge=0, lt=INT64)
-    ignore_eos: bool = False
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_null(cls, data: Any) -> Any:
-        return {k: v for k, v in data.items() if v is not None} if isinstance(data, dict) else data
+    ignore_eos: bool = Field(False, description="of the model's own end tokens; stop_token_ids still count")
+    priority: int = Field(0, ge=-(2**31), lt=2**31, description="a lower one runs sooner")
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
 
     @model_validator(mode="after")
     def _options_need_stream(self) -> Self:
@@ -52,8 +115,36 @@ class _Body(BaseModel):
         return self
 
     @property
-    def stops(self) -> list[str]:
-        return [self.stop] if isinstance(self.stop, str) else self.stop
+    def text_rules(self) -> TextRules:
+        return TextRules(
+            (self.stop,) if isinstance(self.stop, str) else tuple(self.stop),
+            self.include_stop_str_in_output,
+            self.skip_special_tokens,
+            self.min_tokens,
+        )
+
+    @property
+    def grammar_param(self) -> str:
+        return "structured_outputs" if self.structured_outputs else "response_format"
+
+    def grammar(self) -> Grammar | None:
+        """
+        Raises:
+            engine.request.RequestError: two grammars, or one that cannot be used.
+        """
+        sources = [x.source for x in (self.response_format, self.structured_outputs) if x is not None and x.source]
+        if not sources:
+            return None
+        name = self.grammar_param
+        if len(sources) > 1:
+            raise RequestError("response_format and structured_outputs both say what the output is; set one", name)
+        if self.ignore_eos:
+            raise RequestError(f"ignore_eos is set beside {name}, which says where the output ends", "ignore_eos")
+        kind, source = sources[0]
+        try:
+            return prepare(kind, source if kind == "regex" else json.dumps(source, ensure_ascii=False))
+        except RequestError as e:
+            raise RequestError(str(e), name) from e
 
     def sampling(
         self, max_tokens: int, eos_ids: tuple[int, ...], logprobs: int | None, prompt_logprobs: int | None
@@ -73,11 +164,11 @@ class _Body(BaseModel):
             repetition_penalty=self.repetition_penalty,
             logit_bias=self.logit_bias,
             min_tokens=self.min_tokens,
-            ignore_eos=self.ignore_eos,
-            stop_token_ids=eos_ids,
+            stop_token_ids=(*self.stop_token_ids, *(() if self.ignore_eos else eos_ids)),
             seed=self.seed,
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
+            grammar=self.grammar(),
         )
 
 
@@ -86,6 +177,7 @@ class CompletionBody(_Body):
     max_tokens: int = Field(16, ge=0, lt=INT64, description="0 only with echo: scores the prompt")
     logprobs: int | None = Field(None, ge=0, le=20)
     echo: bool = False
+    add_special_tokens: bool = True
 
     @model_validator(mode="after")
     def _zero_needs_echo(self) -> Self:
@@ -94,14 +186,12 @@ class CompletionBody(_Body):
         return self
 
 
-class TextPart(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class TextPart(_Strict):
     type: Literal["text"]
     text: str
 
 
-class Message(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class Message(_Strict):
     role: Literal["system", "user", "assistant"]
     content: str | list[TextPart]
 
@@ -116,6 +206,7 @@ class ChatBody(_Body):
     max_completion_tokens: int | None = Field(None, ge=1, lt=INT64, description="OpenAI's newer name of max_tokens")
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20)
+    add_special_tokens: bool = Field(False, description="a chat template has its own")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

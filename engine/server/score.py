@@ -22,6 +22,7 @@ from engine.server.generation import Generation, Piece, Prompt
 from engine.server.respond import WhileConnected, error_response, never
 from engine.server.schemas import Tokens
 from engine.server.state import ServerState
+from engine.text import TextRules
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
@@ -67,7 +68,10 @@ def prepare(state: ServerState, raw: bytes, received_s: float) -> Scoring:
         raise ApiError(400, f"prompt {empty[0]} has no token, expected at least one")
     params = SamplingParams(0, prompt_logprobs=body.top_logprobs, store=body.store, reference=body.reference)
     given = [Prompt(ids, "", []) for ids in prompts]  # no text is echoed
-    return Scoring(prompts, Generation(state.client, state.codec, state.metrics, given, params, 1, [], received_s))
+    generation = Generation(
+        state.client, state.codec, state.metrics, given, params, 1, TextRules(), received_s, state.grammars
+    )
+    return Scoring(prompts, generation)
 
 
 def _tokens(state: ServerState, prompt: str | list[int], add_special_tokens: bool | None) -> list[int]:

@@ -11,6 +11,7 @@ from engine.protocol import StepRow
 from engine.server.auth import ApiKeys
 from engine.server.client import CoreClient
 from engine.server.errors import ApiError
+from engine.server.grammars import GrammarChecker
 from engine.server.limits import Limits
 from engine.server.logs import LogDir, StepRing
 from engine.server.metrics import Metrics
@@ -31,7 +32,11 @@ class ServerState:
     log_dir: LogDir | None = None
     keys: ApiKeys | None = None
     accepting: bool = True  # false from the moment a shutdown begins
+    grammars: GrammarChecker = field(init=False)
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, thread_name_prefix="tokenise"))
+
+    def __post_init__(self) -> None:
+        self.grammars = GrammarChecker(self.client.artifact)
 
     def note_step(self, row: StepRow) -> None:
         self.steps.add(row)
@@ -50,7 +55,8 @@ class ServerState:
             ApiError: 404, with the name that is served.
         """
         if name != self.model:
-            raise ApiError(404, f"model {name!r} is not served here; this server has {self.model!r}", reason="invalid")
+            message = f"model {name!r} is not served here; this server has {self.model!r}"
+            raise ApiError(404, message, reason="invalid", param="model")
 
     def unready(self) -> str | None:
         """Why no request is taken, or None."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from engine.artifact import ArtifactError
-from engine.text import StopFilter, TemplateError, TextCodec, TextStream, WindowDetokenizer
+from engine.text import StopFilter, TemplateError, TextCodec, TextRules, TextStream, WindowDetokenizer
 from tests.tiny import EOS_ID, make_tiny_artifact
 
 
@@ -103,7 +103,7 @@ def test_stop_string_in_the_middle_of_a_token() -> None:
 
 
 def test_a_stop_string_of_split_characters(codec: TextCodec) -> None:
-    stream = TextStream(codec.detokenizer(), ["€"])
+    stream = TextStream(codec.detokenizer(), TextRules(("€",)))
     ids, _ = codec.encode("ab€cd")
     assert "".join(stream.push(t) for t in ids) == "ab"
     assert stream.stopped
