@@ -235,7 +235,9 @@ def test_refusals_are_the_clients_errors(
         client.completions.create(**{"model": MODEL, "prompt": "p", "stream": stream, **arguments})
     error = raised.value
     assert isinstance(error.body, dict)
-    assert error.body.keys() == {"message", "type", "code"}
+    assert error.body.keys() == {"message", "type", "param", "code"}
+    named = {"temperature", "wish", "model"} & {*arguments, *arguments.get("extra_body", {})}
+    assert error.param == (named.pop() if named else None)
     assert error.type == {400: "invalid_request_error", 404: "not_found_error"}[error.status_code]
     assert words in error.body["message"]
 
