@@ -118,7 +118,9 @@ def test_logs_of_all_that_happened(artifact: Path, tmp_path: Path) -> None:
         body = {"model": MODEL, "prompt": "left", "max_tokens": 500, "stream": True, "ignore_eos": True}
         with server.http.stream("POST", "/v1/completions", json=body) as response:
             next(response.iter_lines())
-            server.complete("z", n=20)  # with the one that runs, more than there is room for
+            os.kill(server.core_pid, signal.SIGSTOP)  # so that this one still runs
+            server.complete("z", n=20)  # with it, more than there is room for
+            os.kill(server.core_pid, signal.SIGCONT)
         until(lambda: server.metric("num_requests_running") == 0)
         kept = server.http.get("/steps").json()["rows"]
         server.process.send_signal(signal.SIGTERM)
