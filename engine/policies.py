@@ -45,6 +45,9 @@ class Reservation(Protocol):
     def tokens_at_start(self, request: Request) -> int:
         """Positions for which a request gets blocks when it is admitted."""
 
+    def hits(self, request: Request) -> list[int]:
+        """Blocks with the first tokens of a waiting request, which it may share."""
+
     def start(self, request: Request, spare: int) -> int | None:
         """Gives a waiting request its blocks. Returns how many of its tokens need not be computed; None if there is no
         room beside ``spare`` blocks."""
@@ -62,8 +65,11 @@ class Paged:
     def tokens_at_start(self, request: Request) -> int:
         return request.num_tokens
 
+    def hits(self, request: Request) -> list[int]:
+        return self.pool.match(request.table, request.tokens, request.reusable_prefix_tokens)
+
     def start(self, request: Request, spare: int) -> int | None:
-        hits = self.pool.match(request.table, request.tokens, request.reusable_prefix_tokens)
+        hits = self.hits(request)
         found = self.pool.start(request.table, hits, request.num_tokens, spare)
         return len(hits) * self.pool.block_size if found else None
 
@@ -83,6 +89,9 @@ class Contiguous:
 
     def tokens_at_start(self, request: Request) -> int:
         return request.max_total_tokens
+
+    def hits(self, request: Request) -> list[int]:
+        return []
 
     def start(self, request: Request, spare: int) -> int | None:
         return 0 if self.pool.reserve(request.table, request.max_total_tokens) else None  # nobody grows: no spare

@@ -81,7 +81,6 @@ class Plan:
     entries: list[Scheduled] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
     chunk_waits: int = 0  # tokens of the chunk that did not fit
-    under_pressure: bool = False  # a table could not grow without a preemption
 
     @property
     def num_tokens(self) -> int:
@@ -257,11 +256,10 @@ class Scheduler:
         Returns:
             False if a chunk did not fit.
         """
-        while not plan.under_pressure:  # whoever gave way in this step would be the first to come back
-            request = self.batching.next(self.waiting, len(self.running))
-            if request is None or (before is not None and request.priority >= before):
+        while (request := self.batching.next(self.waiting, len(self.running))) is not None:
+            if before is not None and request.priority >= before:
                 return True
-            if request in plan.preempted:
+            if request in plan.preempted:  # whoever gave way in this step does not come back in it
                 return True
             if len(self.running) >= self.config.max_num_seqs and not self._make_way(plan, request):
                 return True
@@ -293,7 +291,9 @@ class Scheduler:
         first, until there is a slot and there are blocks for it. Preempts nobody if all of them are not enough."""
         if not self.reservation.preempts or not self.running or self.running[-1].priority <= request.priority:
             return False
-        wanted = self.pool.blocks_for(self.reservation.tokens_at_start(request)) + self._spare_blocks
+        kept = {b for r in self.running if r.priority <= request.priority for b in r.table.blocks}
+        shared = sum(1 for b in self.reservation.hits(request) if b in kept)
+        wanted = self.pool.blocks_for(self.reservation.tokens_at_start(request)) - shared + self._spare_blocks
         available, victims = self.pool.num_available, list[Request]()
         for victim in sorted((r for r in self.running if r.priority > request.priority), key=_cheapness):
             victims.append(victim)
@@ -330,7 +330,6 @@ class Scheduler:
                 ),
                 key=_cheapness,
             )
-            plan.under_pressure = True
             self._preempt(plan, victim)
             if victim is request:
                 return False
@@ -374,7 +373,6 @@ class Scheduler:
             request.preempted_s += now - request.preempted_since_s
             request.preempted_since_s = None
         request.num_computed_tokens = cached_tokens
-        request.prefill_mark = self._prefill_clock
 
     def advance(self, plan: Plan) -> None:
         """After the plan was executed: counts its tokens as computed and makes full blocks shareable."""

@@ -183,6 +183,20 @@ def test_small_prompts_do_not_slip_past_a_chunk_that_waits() -> None:
     assert next(r for r in scheduler.running if r.id == "big").num_output_tokens > 0
 
 
+def test_a_sample_that_begins_does_not_hold_up_prefill() -> None:
+    scheduler = make()
+    wide, fork = request("a", 8), request("b", 8)
+    fork.parent, wide.forks = wide, [fork]
+    scheduler.add(wide)
+    scheduler.add(request("long", 40))
+    assert step(scheduler) == [("a", 0, 8), ("long", 0, 8)]
+    fork.tokens.append(8)
+    scheduler.start_fork(fork)
+    assert step(scheduler) == [("b", 8, 9), ("a", 8, 9), ("long", 8, 16)]
+    with pytest.raises(ValueError, match="request b has started already"):
+        scheduler.start_fork(fork)
+
+
 # Priorities
 
 
@@ -240,6 +254,42 @@ def test_a_less_important_one_makes_way_for_a_slot() -> None:
     assert names([step(scheduler)]) == ["bc"]
     assert [r.id for r in scheduler.waiting] == ["d", "a"], "among equals nobody makes way"
     assert scheduler.num_preemptions == 1
+
+
+def test_who_makes_way_gives_back_its_part_of_the_step() -> None:
+    scheduler = make(max_num_seqs=1, max_num_batched_tokens=8)
+    scheduler.add(named("low", 3, 1))
+    step(scheduler)
+    scheduler.add(named("urgent", 8, 0))
+    assert step(scheduler) == [("urgent", 0, 8)]
+
+
+def test_who_made_way_does_not_come_back_in_the_same_step() -> None:
+    """`small`, the cheaper, goes first; `big` has to go as well, and then there is room for `small` again."""
+    scheduler = make(num_blocks=16, max_model_len=64, max_num_batched_tokens=64, prefill_chunk_tokens=32)
+    for name, length, priority in (("small", 8, 1), ("big", 40, 1)):
+        scheduler.add(named(name, length, priority))
+    step(scheduler)
+    scheduler.add(named("new", 20, 0))  # five blocks and two to spare; two are free
+    assert step(scheduler) == [("new", 0, 20)]
+    assert [r.id for r in scheduler.waiting] == ["small", "big"]
+    assert [r.id for r in scheduler.running] == ["new"]
+    finish(scheduler)
+    assert scheduler.num_preemptions == 2
+
+
+def test_a_prefix_that_others_hold_counts_when_somebody_shall_make_way() -> None:
+    scheduler = make(num_blocks=16, max_model_len=64, max_num_batched_tokens=64, prefill_chunk_tokens=32)
+    for name, length, priority in (("keep", 31, 0), ("low", 21, 1)):
+        scheduler.add(named(name, length, priority))
+    step(scheduler)
+    newcomer = named(
+        "n", 31, 0
+    )  # eight blocks and two to spare, as many as `low` gives back and are free, and two more
+    newcomer.prompt[:] = newcomer.tokens[:] = scheduler.running[0].prompt[:28] + [999] * 3
+    scheduler.add(newcomer)
+    assert step(scheduler) == [("keep", 31, 32), ("n", 28, 31)]
+    assert [r.id for r in scheduler.waiting] == ["low"]
 
 
 def test_less_important_ones_make_way_for_blocks_but_not_in_vain() -> None:

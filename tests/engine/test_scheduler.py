@@ -168,6 +168,19 @@ def test_the_queue_counts_every_sample() -> None:
         scheduler.add(request("d", 4))
 
 
+def test_the_queue_counts_samples_whose_prompt_is_being_computed() -> None:
+    scheduler = make(max_num_seqs=2, max_queue=3)
+    wide = request("a", 20)
+    wide.forks = [request("a1", 20), request("a2", 20)]
+    scheduler.add(wide)
+    step(scheduler)
+    assert (len(scheduler.running), scheduler.num_waiting) == (1, 2)
+    scheduler.add(request("b", 4))
+    scheduler.add(request("c", 4))
+    with pytest.raises(QueueFullError, match="4 requests wait, the queue holds 3"):
+        scheduler.add(request("d", 4))
+
+
 def test_remove_is_idempotent() -> None:
     scheduler = make()
     r = request("a", 10)
