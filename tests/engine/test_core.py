@@ -27,8 +27,8 @@ def make_core(num_blocks: int = 64, **settings: Any) -> tuple[EngineCore, FakeRu
     return EngineCore(runner, config), runner
 
 
-def add(prompt: list[int], *ids: str, **params: Any) -> AddRequest:
-    return AddRequest(list(ids), prompt, SamplingParams(**{"max_tokens": 6, **params}).to_wire())
+def add(prompt: list[int], *ids: str, priority: int = 0, **params: Any) -> AddRequest:
+    return AddRequest(list(ids), prompt, SamplingParams(**{"max_tokens": 6, **params}).to_wire(), priority)
 
 
 def run(core: EngineCore, limit: int = 2000) -> list[Output]:
@@ -152,6 +152,84 @@ def test_preemption_at_every_length_changes_nothing(total: int) -> None:
         assert core.scheduler.num_preemptions >= 1
         assert core.scheduler.num_recomputed_tokens > 0 or total % 2 == 0
         assert core.stats()["allocation_failures_exhausted"] + core.stats()["allocation_failures_fragmented"] >= 1
+
+
+@pytest.mark.parametrize("caching", [False, True])
+@pytest.mark.parametrize("prefill", ["mixed", "separate"])
+@pytest.mark.parametrize("steps", range(1, 16))
+def test_giving_way_after_every_number_of_steps_changes_nothing(steps: int, prefill: str, caching: bool) -> None:
+    """A prompt of 10 in chunks of 4, then outputs: one slot, which a more important request takes after each step, so
+    that the other loses its blocks at every length around a block's edge."""
+    core, runner = make_core(
+        prefill_chunk_tokens=4, max_num_batched_tokens=4, max_num_seqs=1, prefill=prefill, prefix_caching=caching
+    )
+    core.submit(add(prompt_of(10), "a", max_tokens=16, temperature=1.0, seed=3, prompt_logprobs=0))
+    outputs = [o for _ in range(steps) for o in core.step()]
+    computed = core.requests["a"].num_computed_tokens
+    assert computed == min(4 * steps, 10) + max(0, steps - 3)
+    core.submit(add(prompt_of(3, 9), "urgent", priority=-1))
+    outputs += core.step()
+    assert core.requests["a"].num_preemptions == 1
+    assert core.pool.num_used == 1
+    outputs += run(core)
+    alone, _ = make_core()
+    alone.submit(add(prompt_of(10), "a", max_tokens=16, temperature=1.0, seed=3, prompt_logprobs=0))
+    assert tokens_of(outputs, "a") == tokens_of(run(alone), "a")
+    assert tokens_of(outputs, "urgent") == greedy(prompt_of(3, 9), 6)
+    assert core.stats()["preemptions"] == 1
+    # With the cache only what is no full block is computed again, and prompt rows whose logits are still owed.
+    again = core.stats()["recomputed_tokens"]
+    assert again == (computed % SIZE if caching else computed)
+    assert sum(len(e.token_ids) for b in runner.batches for e in b if e.request_id == "a") == 25 + again
+
+
+STATES = {
+    "queued": lambda r: r.arrival > 0 and r.admitted_s is None,
+    "in prefill": lambda r: 0 < r.num_computed_tokens < r.num_prompt_tokens,
+    "decoding": lambda r: r.num_output_tokens > 2 and bool(r.table.blocks),
+    "preempted": lambda r: r.preempted_since_s is not None,
+    "a sample whose prompt is computed": lambda r: r.parent is not None and r.parent.num_computed_tokens > 0,
+    "a sample that waits for a slot": lambda r: r.parent is None and r.num_output_tokens == 1 and not r.table.blocks,
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_an_abort_frees_within_one_step_in_every_state(state: str) -> None:
+    core, _ = make_core(num_blocks=12, max_model_len=48, max_num_seqs=3, max_num_batched_tokens=8)
+    for i in range(4):
+        core.submit(add(prompt_of(10, i), f"a{i}", f"a{i}0", max_tokens=14))
+    outputs: list[Output] = []
+    while not (found := [r for r in core.requests.values() if STATES[state](r)]):
+        outputs += core.step()
+    victim = found[0]
+    gone = {victim.id, *(f.id for f in victim.forks)}
+    others = {r.id for r in core.requests.values()} - gone
+    core.abort([victim.id, victim.id])
+    news = core.step()
+    assert {o.id for o in news if o.finish_reason == "abort"} == gone
+    assert victim.table.blocks == []
+    assert not any(r in (*core.scheduler.running, *core.scheduler.waiting) for r in (victim, *victim.forks))
+    outputs += news + run(core)
+    for name in others:
+        assert tokens_of(outputs, name) == greedy(prompt_of(10, int(name[1])), 14)
+    assert core.integrity_errors == 0
+
+
+def test_contiguous_reservation_refuses_samples_and_serves_the_rest() -> None:
+    core, _ = make_core(num_blocks=12, max_model_len=48, kv_reservation="contiguous", prefix_caching=False)
+    core.submit(add(prompt_of(5), "a", "b"))
+    for i in range(6):
+        core.submit(add(prompt_of(5 + 3 * i, i), str(i), max_tokens=12))
+    outputs = run(core)
+    refused = [o for o in outputs if o.refusal]
+    assert [o.id for o in refused] == ["a", "b"]
+    assert all(o.refusal == "invalid" and "n is 2" in str(o.error) for o in refused)
+    assert [tokens_of(outputs, str(i)) for i in range(6)] == [greedy(prompt_of(5 + 3 * i, i), 12) for i in range(6)]
+    stats, rows = core.stats(), core.step_log
+    assert stats["preemptions"] == 0
+    assert stats["allocation_failures_exhausted"] > 0
+    assert max(r.blocks_used * SIZE - r.kv_tokens_used for r in rows) >= 12
+    assert all(0 < r.kv_tokens_used <= r.blocks_used * SIZE for r in rows if r.running)
 
 
 @settings(max_examples=60, deadline=None)
