@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from engine.server import endpoints, score
+from engine.server import endpoints, score, tokens
 from engine.server.auth import Authorised
 from engine.server.errors import ApiError
 from engine.server.logs import rfc3339
@@ -45,6 +46,18 @@ def create_app(state: ServerState) -> FastAPI:
     async def scores(request: Request) -> Response:
         received_s = time.monotonic()
         return score.answer(state, partial(score.prepare, state, await _body(request), received_s))
+
+    async def in_thread(work: Callable[[ServerState, bytes], dict[str, Any]], request: Request) -> JSONResponse:
+        call = partial(work, state, await _body(request))
+        return JSONResponse(await asyncio.get_running_loop().run_in_executor(state.threads, call))
+
+    @app.post("/tokenize")
+    async def tokenize(request: Request) -> Response:
+        return await in_thread(tokens.tokenize, request)
+
+    @app.post("/detokenize")
+    async def detokenize(request: Request) -> Response:
+        return await in_thread(tokens.detokenize, request)
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:

@@ -20,7 +20,7 @@ TokenId = Annotated[int, Field(ge=0, lt=INT64)]
 Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
     """Knows every parameter or refuses it. ``null`` means the default, as with OpenAI."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -33,18 +33,18 @@ class _Strict(BaseModel):
         return without_neutral(data, known, cls.neutral) if isinstance(data, dict) else data
 
 
-class StreamOptions(_Strict):
+class StreamOptions(Strict):
     include_usage: bool = False
     continuous_usage_stats: bool = False
 
 
-class JsonSchema(_Strict):
+class JsonSchema(Strict):
     name: str = Field(min_length=1, max_length=64)
     of: dict[str, Any] = Field(alias="schema")
     strict: bool = Field(True, description="an output always matches its schema, so false asks for no less")
 
 
-class ResponseFormat(_Strict):
+class ResponseFormat(Strict):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
 
@@ -61,7 +61,7 @@ class ResponseFormat(_Strict):
         return ("json_schema", {"type": "object"}) if self.type == "json_object" else None
 
 
-class StructuredOutputs(_Strict):
+class StructuredOutputs(Strict):
     """vLLM's name and form."""
 
     schema_: dict[str, Any] | None = Field(None, alias="json")
@@ -81,7 +81,7 @@ class StructuredOutputs(_Strict):
         return ("regex", self.regex) if self.regex is not None else ("choice", self.choice)
 
 
-class _Body(_Strict):
+class _Body(Strict):
     """What both endpoints share."""
 
     neutral = NEUTRAL
@@ -186,12 +186,12 @@ class CompletionBody(_Body):
         return self
 
 
-class TextPart(_Strict):
+class TextPart(Strict):
     type: Literal["text"]
     text: str
 
 
-class Message(_Strict):
+class Message(Strict):
     role: Literal["system", "user", "assistant"]
     content: str | list[TextPart]
 

@@ -200,7 +200,6 @@ def test_grammars_that_are_too_hard_end_nobody_else(server: Booted) -> None:
     """Minutes of compiling, deep nesting, huge tables: each is refused, while others are served."""
     hard: list[dict[str, Any]] = [
         {"json": {"allOf": [{"type": "string", "pattern": f"a{i}"} for i in range(30)]}},
-        {"regex": "((((a{9}){9}){9}){9}){9}"},
         {"json": nested(70)},
         {"regex": "(" * 2000 + "a" + ")" * 2000},
         {"choice": [str(i) for i in range(1001)]},
@@ -223,8 +222,7 @@ def test_grammars_that_are_too_hard_end_nobody_else(server: Booted) -> None:
     replies = [a.result() for a in asked]
     assert [r.status_code for r in replies] == [400] * len(hard), [r.text for r in replies]
     assert "takes more than 2 s" in replies[0].text
-    assert "may take 100 ms" in replies[1].text
-    assert "levels deep" in replies[2].text
+    assert "levels deep" in replies[1].text
     texts, reasons = structured(server, False, structured_outputs={"regex": "[0-9]{3}"}, temperature=0)
     assert (len(texts[0]), reasons) == (3, ["stop"])
     until(lambda: server.metric("num_requests_running") + server.metric("num_requests_waiting") == 0)
