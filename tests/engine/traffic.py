@@ -135,6 +135,7 @@ def serve(
 
 def preempt(core: EngineCore, victim: Request) -> None:
     """As the scheduler does it under pressure, but whenever a test likes."""
+    victim.last_step = -1  # in no plan that could lose it
     core.scheduler._preempt(Plan(budget=1, allowance=1), victim)
 
 
