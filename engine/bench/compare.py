@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from scipy import stats
 
 from engine.bench.drive import RunRecord
 from engine.bench.errors import BenchError
 from engine.bench.metrics import METRICS, Figure, Metric
 from engine.bench.policies import Policy
 
+RESOLUTION = 1e-9  # of a log ratio: rounding is no difference
+
 
 @dataclass(frozen=True)
 class Ratio:
     """The geometric mean over the rounds and the smallest and largest of them. The round is the unit: the requests
-    within one are correlated, and a machine that drifts moves both sides of a round alike."""
+    within one are correlated, and a machine that drifts moves both sides of a round alike.
+
+    ``clear``: the 95 % t-interval of the mean log ratio, from two rounds on, lies on one side of 1.
+    """
 
     mean: float | None
     low: float | None = None
     high: float | None = None
     rounds: int = 0
+    clear: bool = False
     reason: str | None = None
-
-    @property
-    def clear(self) -> bool:
-        """Whether every round, of at least two, lies on the same side of 1."""
-        return self.rounds > 1 and self.low is not None and self.high is not None and (self.low > 1 or self.high < 1)
 
 
 @dataclass(frozen=True)
@@ -54,13 +59,14 @@ def compare(policies: list[Policy], records: dict[str, list[RunRecord]]) -> list
     ]
 
 
-def check_same_outputs(records: dict[str, list[RunRecord]]) -> None:
+def check_same_outputs(records: Iterable[tuple[str, list[RunRecord]]]) -> None:
     """A policy decides when a token is computed, never which: every run of every policy gave the same ones.
+    ``records``: runs by the policy's name.
 
     Raises:
         BenchError: two runs differ, with the place.
     """
-    (first_name, first), *rest = ((name, r) for name, runs in records.items() for r in runs)
+    (first_name, first), *rest = ((name, r) for name, runs in records for r in runs)
     for name, record in rest:
         for i, (expected, found) in enumerate(zip(first.tokens, record.tokens, strict=True)):
             if expected != found:
@@ -79,4 +85,9 @@ def ratio_of(metric: Metric, mine: list[Figure], theirs: list[Figure]) -> Ratio:
             reason = a.reason or b.reason or f"{metric.title} is 0 in a round"
             return Ratio(None, reason=f"by round: {reason}")
         logs.append(math.log(a.value / b.value))
-    return Ratio(math.exp(math.fsum(logs) / len(logs)), math.exp(min(logs)), math.exp(max(logs)), len(logs))
+    mean, n = math.fsum(logs) / len(logs), len(logs)
+    half = math.inf
+    if n > 1:
+        half = float(stats.t.ppf(0.975, n - 1)) * statistics.stdev(logs) / math.sqrt(n)
+    clear = abs(mean) > half + RESOLUTION
+    return Ratio(math.exp(mean), math.exp(min(logs)), math.exp(max(logs)), n, clear)

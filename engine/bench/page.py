@@ -32,25 +32,25 @@ class Group:
     legend: list[tuple[str, str]] = field(default_factory=list)  # (what, a CSS colour)
 
 
-def run_groups(policies: list[Policy], records: dict[str, list[RunRecord]]) -> list[Group]:
+def run_groups(policies: list[Policy], records: dict[str, list[RunRecord]], load: str) -> list[Group]:
     """Latency over all rounds; the time courses are those of the first round."""
     first = {p.name: records[p.name][0] for p in policies}
     end_s = max(r.end_s for r in first.values())
     return [
         Group(
-            "Latency",
+            f"Latency, {load}",
             "Share of samples up to a time, all rounds pooled. TTFT counts from the moment a request was due.",
             [Panel(m, Markup(charts.latency_ecdf(records, m))) for m in ("TTFT", "ITL")],
             list(zip(records, charts.colours_of(list(records)), strict=True)),
         ),
         Group(
-            "Batch occupancy over time",
+            f"Batch occupancy over time, {load}",
             "First round. The rule is the number of slots.",
             [Panel(name, Markup(charts.occupancy_over_time(name, r, end_s))) for name, r in first.items()],
             [("computed in a step", "var(--policy-0)"), ("waiting (dashed)", "var(--policy-1)")],
         ),
         Group(
-            "KV bytes over time",
+            f"KV bytes over time, {load}",
             "First round. The rule is the size of a small pool.",
             [
                 Panel(p.name, Markup(charts.kv_over_time(p.name, first[p.name], end_s, _top(policies, first, p))))

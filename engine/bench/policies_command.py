@@ -5,31 +5,25 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import sys
-import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 from engine.artifact import Manifest, read_manifest
 from engine.bench import page, report, samples
 from engine.bench.compare import Result, check_same_outputs, compare
-from engine.bench.drive import RunRecord, drive
+from engine.bench.drive import RunRecord
 from engine.bench.files import check_writable
 from engine.bench.fit_command import fit_results
 from engine.bench.machine import machine_facts, other_load
-from engine.bench.metrics import BY_NAME
 from engine.bench.options import add_common, at_least, config_of, fits_of, trace_of
-from engine.bench.policies import DEFAULT_POLICIES, POLICIES, Policy, choose, small_pool_blocks
-from engine.bench.show import figures_table, findings, fit_finding, fit_table, ratios_table
-from engine.bench.workload import Arrivals, Workload, make_workload
+from engine.bench.policies import DEFAULT_POLICIES, POLICIES, choose
+from engine.bench.rounds import RATE_SHARE, Measured, Setup, loads_of, measure, prepare, say
+from engine.bench.show import Table, figures_table, findings, fit_finding, fit_table, ratios_table
 from engine.config import EngineConfig
-from engine.runner import ModelRunner
 
 HELP = "throughput, latency, occupancy and KV bytes of the same requests under each scheduling policy"
-RATE_SHARE = 0.8  # of the requests/s that the baseline reaches in warm-up: busy, yet with a queue that can empty
 BUSY_SHARE = 0.5  # of the cores, wanted by other processes in the last minute
-WARM_UP_ROUNDS = 2  # of full batches
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -38,15 +32,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policies", default=",".join(DEFAULT_POLICIES), help=f"comma-separated (default: %(default)s; known: {known})"
     )
-    parser.add_argument("--requests", type=at_least(1), default=64, help="requests of a run (default 64)")
-    parser.add_argument("--rounds", type=at_least(1), default=2, help="runs of each policy (default 2)")
+    parser.add_argument("--requests", type=at_least(1), default=40, help="requests of a run (default 40)")
+    parser.add_argument("--rounds", type=at_least(1), default=3, help="runs of each policy (default 3)")
     arrivals = parser.add_mutually_exclusive_group()
     arrivals.add_argument(
         "--rate",
         type=at_least(1e-6, float),
-        help=f"open loop: Poisson arrivals a second (default: {RATE_SHARE:g} of what the baseline reaches in warm-up)",
+        help="only an open loop: Poisson arrivals a second (default: a closed loop of twice the slots, then an open "
+        f"loop at {RATE_SHARE:g} of what that reached)",
     )
-    arrivals.add_argument("--concurrency", type=at_least(1), help="closed loop: so many requests at a time")
+    arrivals.add_argument("--concurrency", type=at_least(1), help="only a closed loop: so many requests at a time")
     parser.add_argument(
         "--scale", type=at_least(1e-6, float), help="factor on all lengths (default: 95 %% of the trace fit uncut)"
     )
@@ -58,66 +53,47 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@dataclass(frozen=True)
-class Setup:
-    """What every run shares."""
-
-    runner: ModelRunner
-    base: EngineConfig
-    workload: Workload
-    block_bytes: int
-    small_blocks: int | None  # None: no policy wants a small pool
-
-    def run(self, policy: Policy, arrivals: Arrivals, workload: Workload | None = None) -> RunRecord:
-        return drive(
-            self.runner,
-            policy.config(self.base),
-            workload or self.workload,
-            arrivals,
-            num_blocks=self.small_blocks if policy.small_pool else None,
-            block_bytes=self.block_bytes,
-        )
-
-
 def main(arguments: argparse.Namespace) -> None:
     began_at, began_load = datetime.now(UTC).isoformat(timespec="seconds"), other_load()
     if began_load > BUSY_SHARE * len(os.sched_getaffinity(0)):
-        _say(f"the machine is busy (load average {began_load}): expect noise, or come back later")
+        say(f"the machine is busy (load average {began_load}): expect noise, or come back later")
     policies = choose([n.strip() for n in arguments.policies.split(",") if n.strip()])
     config, trace = config_of(arguments.config_json), trace_of(arguments)
     # Every request is served under every policy: what a full queue turns away could not be compared.
     config = config.model_copy(update={"max_queue": max(config.max_queue, arguments.requests)})
     manifest = read_manifest(arguments.artifact)
-    runner = ModelRunner(arguments.artifact, config)
-    workload = make_workload(
-        trace, arguments.requests, arguments.seed, runner.max_model_len, runner.vocab_size, arguments.scale
-    )
-    small = None
-    if any(p.small_pool for p in policies):
-        small = small_pool_blocks(workload.lengths, config, arguments.pool_share, runner.num_blocks)
-    block_bytes = runner.memory()["kv_pool_bytes"] // runner.num_blocks
-    setup = Setup(runner, config, workload, block_bytes, small)
-    fits = fits_of(trace, arguments, block_bytes // config.block_size, config.block_size)
+    setup = prepare(arguments, config, policies, trace)
+    fits = fits_of(trace, arguments, setup.block_bytes // config.block_size, config.block_size)
     check_writable(arguments.out)
     gc.collect()
     gc.freeze()
-    arrivals = _warm_up(setup, arguments)
-    records = _measure(setup, policies, arrivals, arguments.rounds)
-    check_same_outputs(records)
-    results = compare(policies, records)
-    tables = [figures_table(results), *filter(None, [ratios_table(results)]), fit_table(fits)]
-    said = [*findings(results), fit_finding(fits)]
+    loads = measure(setup, policies, loads_of(arguments, config), arguments.rounds)
+    check_same_outputs([run for load in loads for run in load.records.items()])
+    tables, groups, said, measured = list[Table](), list[page.Group](), list[str](), list[dict[str, Any]]()
+    for load in loads:
+        results = compare(policies, load.records)
+        tables += [figures_table(results, str(load)), *filter(None, [ratios_table(results, load.name)])]
+        groups += page.run_groups(policies, load.records, load.name)
+        said += [f"{load.name}, {finding}" for finding in findings(results)]
+        measured.append(
+            {
+                "name": load.name,
+                "arrivals": asdict(load.arrivals),
+                "policies": [_result(r, config, load.records[r.policy.name]) for r in results],
+            }
+        )
+    tables.append(fit_table(fits))
+    groups.append(page.fit_group(fits))
+    said.append(fit_finding(fits))
     report.show(tables, said)
-    groups = [*page.run_groups(policies, records), page.fit_group(fits)]
-    machine = machine_facts()
-    loads = (began_load, other_load())
-    facts = _facts(setup, manifest, arrivals, arguments, machine, loads)
+    machine, load_averages = machine_facts(), (began_load, other_load())
+    facts = _facts(setup, manifest, loads, arguments, machine, load_averages)
     lead = (
-        f"{len(workload.lengths)} requests, the same under every policy, {arguments.rounds} round(s) in alternating "
-        f"order; {arrivals}."
+        f"{len(setup.workload.lengths)} requests, the same under every policy, {arguments.rounds} round(s) in "
+        "alternating order."
     )
     html = page.render("Scheduling policies compared", lead, manifest.name, policies, said, tables, groups, facts)
-    samples.write(arguments.out, records)
+    samples.write(arguments.out, {load.name: load.records for load in loads})
     report.write(
         arguments.out,
         html,
@@ -127,50 +103,18 @@ def main(arguments: argparse.Namespace) -> None:
             "began_at": began_at,
             "artifact": {"name": manifest.name, "digest": manifest.digest},
             "engine_config": config.model_dump(),
-            "engine_derived": runner.derived,
+            "engine_derived": setup.runner.derived,
             "machine": machine,
-            "load_average_1min": {"before": loads[0], "after": loads[1]},
+            "load_average_1min": {"before": load_averages[0], "after": load_averages[1]},
             "seed": arguments.seed,
             "rounds": arguments.rounds,
-            "arrivals": asdict(arrivals),
-            "workload": workload.about(),
-            "small_pool_blocks": small,
-            "policies": [_result(r, setup.base, records[r.policy.name]) for r in results],
+            "workload": setup.workload.about(),
+            "small_pool_blocks": setup.small_blocks,
+            "loads": measured,
             "findings": said,
-            "fit": fit_results(fits, trace, block_bytes // config.block_size, config.block_size),
+            "fit": fit_results(fits, trace, setup.block_bytes // config.block_size, config.block_size),
         },
     )
-
-
-def _warm_up(setup: Setup, arguments: argparse.Namespace) -> Arrivals:
-    """Runs a part of the workload under the baseline, uncounted; its speed gives the rate where none was asked for."""
-    slots = setup.base.max_num_seqs
-    count = min(len(setup.workload.lengths), WARM_UP_ROUNDS * slots)
-    part = setup.workload.first(count)
-    record = setup.run(POLICIES["baseline"], Arrivals(concurrency=slots), part)
-    reached = count / record.end_s
-    _say(f"warm-up: {count} requests in {record.end_s:.1f} s, {reached:.3g} requests/s")
-    if arguments.concurrency is not None:
-        return Arrivals(concurrency=arguments.concurrency)
-    return Arrivals(rate_per_s=arguments.rate if arguments.rate is not None else RATE_SHARE * reached)
-
-
-def _measure(setup: Setup, policies: list[Policy], arrivals: Arrivals, rounds: int) -> dict[str, list[RunRecord]]:
-    """A B C, C B A, ...: what drifts hits all alike."""
-    records: dict[str, list[RunRecord]] = {p.name: [] for p in policies}
-    began, done, total = time.monotonic(), 0, rounds * len(policies)
-    for number in range(rounds):
-        for policy in policies if number % 2 == 0 else policies[::-1]:
-            record = setup.run(policy, arrivals)
-            records[policy.name].append(record)
-            done += 1
-            left = (time.monotonic() - began) / done * (total - done)
-            speed = BY_NAME["output_tokens_per_s"].formula([record]).value or 0.0
-            _say(
-                f"round {number + 1}/{rounds}, {policy.name}: {record.end_s:.1f} s, {speed:.0f} output tokens/s"
-                + (f"; about {left:.0f} s left" if left else "")
-            )
-    return records
 
 
 def _result(result: Result, base: EngineConfig, records: list[RunRecord]) -> dict[str, Any]:
@@ -189,10 +133,10 @@ def _result(result: Result, base: EngineConfig, records: list[RunRecord]) -> dic
 def _facts(
     setup: Setup,
     manifest: Manifest,
-    arrivals: Arrivals,
+    loads: list[Measured],
     arguments: argparse.Namespace,
     machine: dict[str, Any],
-    loads: tuple[float, float],
+    load_averages: tuple[float, float],
 ) -> list[tuple[str, str]]:
     w, s, c = setup.workload, setup.workload.scaling, setup.base
     small = "none of these policies"
@@ -211,7 +155,7 @@ def _facts(
             f"all times {s.factor:.3g} ({'chosen' if s.chosen else 'given'}), {s.cut_requests} requests cut to "
             f"{s.max_model_len:,} tokens ({s.cut_tokens:,} tokens cut)",
         ),
-        ("arrivals", str(arrivals)),
+        ("load", "; ".join(map(str, loads))),
         ("slots, step budget, chunk", f"{c.max_num_seqs}, {c.max_num_batched_tokens}, {c.prefill_chunk_tokens} tokens"),
         (
             "KV pool",
@@ -220,10 +164,6 @@ def _facts(
         ),
         ("small KV pool", small),
         ("machine", f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['os']}"),
-        ("other load", f"load average {loads[0]} before, {loads[1]} after, this run included"),
+        ("other load", f"load average {load_averages[0]} before, {load_averages[1]} after, this run included"),
         ("arithmetic", f"{setup.runner.derived['compute_dtype']}, kernels/{setup.runner.derived['kernels']}"),
     ]
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -57,7 +57,7 @@ def _figure(figure: Figure, metric: Metric) -> str:
 
 
 def _ratio(ratio: Ratio) -> str:
-    """0.87 (0.84-0.91), with an asterisk where all rounds lie on one side of 1."""
+    """0.87 (0.84-0.91), with an asterisk where the rounds' interval excludes 1."""
     if ratio.mean is None:
         return ABSENT
     if ratio.rounds < 2:
@@ -65,17 +65,17 @@ def _ratio(ratio: Ratio) -> str:
     return f"{ratio.mean:.2f} ({ratio.low:.2f}–{ratio.high:.2f}){'*' if ratio.clear else ''}"
 
 
-def figures_table(results: list[Result]) -> Table:
+def figures_table(results: list[Result], load: str) -> Table:
     """A metric a row, a policy a column; raw samples of all rounds pooled."""
     rows, notes = [], dict[str, None]()
     for m in METRICS:
         figures = [r.pooled[m.name] for r in results]
         rows.append([_titled(m), *(_figure(f, m) for f in figures)])
         notes |= {f"{m.title}: {f.reason}": None for f in figures if f.value is None}
-    return Table("Figures", ["", *(r.policy.name for r in results)], rows, list(notes))
+    return Table(f"Figures, {load}", ["", *(r.policy.name for r in results)], rows, list(notes))
 
 
-def ratios_table(results: list[Result]) -> Table | None:
+def ratios_table(results: list[Result], load: str) -> Table | None:
     """Each policy over the one it is measured against: mean of the rounds (smallest-largest); None without any."""
     compared = [r for r in results if r.policy.against]
     if not compared:
@@ -89,12 +89,12 @@ def ratios_table(results: list[Result]) -> Table | None:
         notes |= {f"{m.title}: {r.reason}": None for r in ratios if r.mean is None}
     rounds = max((r.rounds for c in compared for r in c.ratios.values()), default=0)
     spread = (
-        f"mean of {rounds} rounds (smallest–largest); *: all rounds on the same side of 1"
+        f"mean of {rounds} rounds (smallest–largest); *: the 95 % interval of the mean excludes 1"
         if rounds > 1
         else "one round: no spread, so no conclusion about small differences"
     )
     head = ["↑ more is better, ↓ less is better", *(f"{r.policy.name} / {r.policy.against}" for r in compared)]
-    return Table(f"Ratios, {spread}", head, rows, list(notes))
+    return Table(f"Ratios, {load}: {spread}", head, rows, list(notes))
 
 
 def fit_table(fits: list[Fit]) -> Table:
@@ -126,20 +126,20 @@ def fit_table(fits: list[Fit]) -> Table:
 
 
 def findings(results: list[Result]) -> list[str]:
-    """A sentence for each comparison: what differs in every round, and what does not."""
+    """A sentence for each comparison: what differs beyond the noise of the rounds, and what does not."""
     told = []
     for r in results:
         if not r.policy.against:
             continue
         known = [(BY_NAME[name].title, r.ratios[name]) for name in TOLD if r.ratios[name].mean is not None]
         rounds = max((ratio.rounds for _, ratio in known), default=0)
-        clear = [f"{title} {ratio.mean:.2f} times" for title, ratio in known if ratio.clear]
-        rest = [f"{title} {ratio.mean:.2f} times" for title, ratio in known if not ratio.clear]
+        clear = ", ".join(f"{title} × {ratio.mean:.2f}" for title, ratio in known if ratio.clear)
+        rest = ", ".join(f"{title} × {ratio.mean:.2f}" for title, ratio in known if not ratio.clear)
         if rounds < 2:
-            parts = [f"in one round {', '.join(rest)}"] if rest else ["no figure in both"]
+            parts = [f"in one round {rest}"] if rest else ["no figure in both"]
         else:
-            parts = [f"in each of {rounds} rounds {', '.join(clear)}"] if clear else []
-            parts += [f"not the same way in every round: {', '.join(rest)}"] if rest else []
+            parts = [clear] if clear else []
+            parts += [f"not told from 1 in {rounds} rounds: {rest}"] if rest else []
         told.append(f"{r.policy.name} against {r.policy.against}: {'; '.join(parts)}.")
     return told
 

@@ -40,8 +40,8 @@ class Arrivals:
 
     def __str__(self) -> str:
         if self.rate_per_s is not None:
-            return f"open loop, Poisson, {self.rate_per_s:.3g} requests/s"
-        return f"closed loop, {self.concurrency} at a time"
+            return f"open loop, {self.rate_per_s:.3g} requests/s"
+        return f"closed loop, {self.concurrency} requests at a time"
 
 
 @dataclass(frozen=True)

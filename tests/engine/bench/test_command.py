@@ -39,16 +39,26 @@ def arguments(artifact: Path, out: Path, *more: str, command: str = "policies") 
 
 @pytest.fixture(scope="module")
 def done(artifact: Path, trace: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """All policies, two rounds, under a rate that keeps the slots full."""
+    """All policies, two rounds, saturated and busy."""
     out = tmp_path_factory.mktemp("out")
-    more = ["--trace", str(trace), "--requests", "16", "--rate", "1000", "--fit-pool-mib", "0.1", "--seed", "3"]
+    more = ["--trace", str(trace), "--requests", "16", "--rounds", "2", "--fit-pool-mib", "0.1", "--seed", "3"]
     assert main(arguments(artifact, out, *more)) == 0
     return out, json.loads((out / "results.json").read_text())
 
 
+def saturated(results: dict[str, Any]) -> dict[str, Any]:
+    return next(load for load in results["loads"] if load["name"] == "saturated")
+
+
+def first_run_s(out: Path) -> float:
+    requests = pl.read_parquet(out / "requests.parquet")
+    return float(requests["token_s"][:16].explode().max())
+
+
 def test_every_policy_does_the_same_work(done: tuple[Path, dict[str, Any]]) -> None:
     results = done[1]
-    assert [p["name"] for p in results["policies"]] == [
+    assert [load["name"] for load in results["loads"]] == ["saturated", "busy"]
+    assert [p["name"] for p in results["loads"][1]["policies"]] == [
         "baseline",
         "static",
         "separate",
@@ -57,9 +67,10 @@ def test_every_policy_does_the_same_work(done: tuple[Path, dict[str, Any]]) -> N
         "small-contiguous",
     ]
     requests = pl.read_parquet(done[0] / "requests.parquet")
-    assert requests.height == 6 * 2 * 16
-    for _, run in requests.group_by("policy", "round"):
-        assert run["due_s"].to_list() == requests["due_s"][:16].to_list()
+    assert requests.height == 2 * 6 * 2 * 16
+    busy = requests.filter(pl.col("load") == "busy")
+    for (load, *_), run in requests.group_by("load", "policy", "round"):
+        assert load == "saturated" or run["due_s"].to_list() == busy["due_s"][:16].to_list()
         assert run["token_s"].list.len().to_list() == requests["token_s"][:16].list.len().to_list()
         assert run["token_s"].list.len().sum() == results["workload"]["output_tokens"]
 
@@ -67,20 +78,21 @@ def test_every_policy_does_the_same_work(done: tuple[Path, dict[str, Any]]) -> N
 def test_figures_follow_from_the_samples(done: tuple[Path, dict[str, Any]]) -> None:
     """Recomputed from the files with other means."""
     requests, steps = (pl.read_parquet(done[0] / f"{name}.parquet") for name in ("requests", "steps"))
-    for policy in done[1]["policies"]:
+    for load, policy in ((x, p) for x in done[1]["loads"] for p in x["policies"]):
         figures = {k: v["value"] for k, v in policy["pooled"].items()}
-        mine = requests.filter(pl.col("policy") == policy["name"])
+        this = (pl.col("load") == load["name"]) & (pl.col("policy") == policy["name"])
+        mine = requests.filter(this)
         ttft = 1000 * (mine["token_s"].list.first() - mine["due_s"])
         assert figures["ttft_p50_ms"] == pytest.approx(ttft.sort()[len(ttft) // 2 - 1])
         assert figures["longest_gap_ms"] == pytest.approx(1000 * mine["token_s"].list.diff().explode().max())
-        ran = steps.filter(pl.col("policy") == policy["name"])
+        ran = steps.filter(this)
         took = ran["plan_s"] + ran["model_s"] + ran["draw_s"]
         assert figures["batch_occupancy_share"] == pytest.approx((ran["batch_requests"] * took).sum() / took.sum() / 4)
 
 
 def test_what_the_policies_are_about_shows(done: tuple[Path, dict[str, Any]]) -> None:
     """Not timings: what follows from the policies themselves, whatever the machine does."""
-    by_name = {p["name"]: {k: v["value"] for k, v in p["pooled"].items()} for p in done[1]["policies"]}
+    by_name = {p["name"]: {k: v["value"] for k, v in p["pooled"].items()} for p in saturated(done[1])["policies"]}
     assert by_name["static"]["batch_occupancy_share"] < by_name["baseline"]["batch_occupancy_share"]
     assert by_name["contiguous"]["kv_wasted_share"] > by_name["baseline"]["kv_wasted_share"]
     assert by_name["small-contiguous"]["allocation_failures_exhausted"] > 0
@@ -96,13 +108,17 @@ def test_results_say_what_was_measured(done: tuple[Path, dict[str, Any]], trace:
     assert results["schema_version"] == 1
     assert results["workload"]["trace"]["name"] == "lengths.csv"
     assert len(results["workload"]["trace"]["sha256"]) == len(results["artifact"]["digest"]) == 64
-    assert (results["seed"], results["rounds"], results["arrivals"]["rate_per_s"]) == (3, 2, 1000)
+    assert (results["seed"], results["rounds"]) == (3, 2)
+    closed, busy = (load["arrivals"] for load in results["loads"])
+    assert closed == {"rate_per_s": None, "concurrency": 8}
+    assert busy["rate_per_s"] == pytest.approx(0.8 * 16 / first_run_s(done[0]), rel=0.01)
     assert results["engine_config"]["max_num_seqs"] == 4
-    assert results["policies"][1]["engine_config"]["batching"] == "static"
+    policies = saturated(results)["policies"]
+    assert policies[1]["engine_config"]["batching"] == "static"
     assert results["machine"]["cores"] >= 1
-    p99 = results["policies"][0]["pooled"]["ttft_p99_ms"]
+    p99 = policies[0]["pooled"]["ttft_p99_ms"]
     assert p99 == {"value": None, "reason": "P99 needs 100 samples, there are 32"}
-    assert len(results["policies"][0]["rounds"]["output_tokens_per_s"]) == 2
+    assert len(policies[0]["rounds"]["output_tokens_per_s"]) == 2
     assert [f["reservation"] for f in results["fit"]["reservations"]] == ["paged", "contiguous", "contiguous-max"]
     assert results["fit"]["kv_bytes_per_token"] == 2 * 3 * 2 * 16 * (
         2 if results["engine_derived"]["kv_dtype"] == "bfloat16" else 4
@@ -117,7 +133,7 @@ def test_the_page_stands_alone(done: tuple[Path, dict[str, Any]]) -> None:
     ]  # fmt: skip
     assert "<script" not in page
     assert not re.search(r'(?:src|href)="|url\(|@import', page.replace('xmlns="http://www.w3.org/2000/svg"', ""))
-    assert page.count("<svg") == 2 + 6 + 6 + 1  # latency, occupancy, KV bytes, fit
+    assert page.count("<svg") == 2 * (2 + 6 + 6) + 1  # two loads of latency, occupancy, KV bytes; fit
     for words in (
         "small-contiguous / small-paged",
         "lengths.csv",
@@ -137,16 +153,17 @@ def test_closed_loop_and_drawn_lengths(artifact: Path, tmp_path: Path, capsys: p
     assert "one round: no spread" in shown
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["workload"]["trace"]["name"].startswith("log-normal, seed 0")
-    assert results["arrivals"] == {"rate_per_s": None, "concurrency": 2}
+    (load,) = results["loads"]
+    assert load["arrivals"] == {"rate_per_s": None, "concurrency": 2}
     assert results["workload"]["longest_request_tokens"] <= 128
 
 
-def test_the_rate_is_found_where_none_is_given(artifact: Path, trace: Path, tmp_path: Path) -> None:
-    more = ["--trace", str(trace), "--policies", "baseline", "--requests", "4", "--rounds", "1"]
+def test_an_open_loop_alone_and_a_policy_alone(artifact: Path, trace: Path, tmp_path: Path) -> None:
+    more = ["--trace", str(trace), "--policies", "baseline", "--requests", "4", "--rounds", "1", "--rate", "50"]
     assert main(arguments(artifact, tmp_path, *more)) == 0
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert results["arrivals"]["rate_per_s"] > 0
-    assert results["policies"][0]["ratios"] == {}
+    (load,) = json.loads((tmp_path / "results.json").read_text())["loads"]
+    assert load["arrivals"]["rate_per_s"] == 50
+    assert load["policies"][0]["ratios"] == {}
 
 
 def test_fit_reads_no_weights(artifact: Path, trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
