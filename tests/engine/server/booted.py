@@ -20,9 +20,10 @@ CONFIG = {"compute_dtype": "float32", "max_model_len": 512, "max_num_seqs": 16, 
 
 
 class Booted:
-    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
+    def __init__(self, process: subprocess.Popen[str], port: int, key: str | None = None) -> None:
         self.process, self.port = process, port
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, headers=headers)
         self.core_pid = int(self.http.get("/info").json()["processes"]["core"])
 
     def complete(self, prompt: Any, **parameters: Any) -> httpx.Response:
@@ -70,7 +71,7 @@ def command(artifact: Path, *extra: str, **config: Any) -> list[str]:
 
 
 @contextmanager
-def boot(artifact: Path, *extra: str, **config: Any) -> Iterator[Booted]:
+def boot(artifact: Path, *extra: str, key: str | None = None, **config: Any) -> Iterator[Booted]:
     process = subprocess.Popen(
         command(artifact, "--exit-with-stdin", *extra, **config),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -84,7 +85,7 @@ def boot(artifact: Path, *extra: str, **config: Any) -> Iterator[Booted]:
         assert line, f"no ready line, exit code {process.wait(10)}"
         ready = json.loads(line)
         assert ready["event"] == "ready"
-        server = Booted(process, ready["port"])
+        server = Booted(process, ready["port"], key)
         with closing(server.http):
             yield server
     finally:

@@ -25,7 +25,7 @@ from tests.tiny import EOS_ID, make_tiny_artifact
 
 GOLDEN = Path(__file__).with_name("golden")
 CONFIG: dict[str, Any] = {"max_queue": 64}  # on top of booted.CONFIG: all cases fit at once
-KEY = "unused"
+KEY = "sesame"
 TOLERANCE = 1e-5  # of a log-probability in float32 on another CPU
 DECIMALS = 6
 
@@ -41,6 +41,18 @@ TALK = [
     {"role": "user", "content": "four"},
 ]
 TWO_BYTES = {str(byte): 100 for byte in "é".encode()}  # two tokens that, in turns, are one character
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "verdict": {"enum": ["ship", "hold", "undecided"]},
+        "knots": {"type": "integer", "minimum": 0, "maximum": 30},
+        "calm": {"type": "boolean"},
+        "crew": {"type": "array", "items": {"enum": ["Ada", "Zoë"]}, "minItems": 1, "maxItems": 2},
+    },
+    "required": ["verdict", "knots", "calm", "crew"],
+    "additionalProperties": False,
+}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "trial", "schema": SCHEMA, "strict": True}}
 
 
 @dataclass(frozen=True)
@@ -107,6 +119,24 @@ CASES: dict[str, Case] = {
     "chat_eos_stream": chat(
         messages=HELLO, max_tokens=9, temperature=0, logit_bias={str(EOS_ID): 100}, extra_body={"min_tokens": 1},
         stream=True, stream_options=USAGE,
+    ),
+    "chat_min_p": chat(messages=HELLO, max_tokens=6, temperature=1.5, seed=4, extra_body={"min_p": 0.2, **IGNORE_EOS}),
+    "chat_json_schema": chat(messages=HELLO, max_tokens=200, temperature=0, response_format=FORMAT),
+    "chat_json_schema_stream": chat(
+        messages=HELLO, max_tokens=200, temperature=0, response_format=FORMAT, stream=True, stream_options=USAGE
+    ),
+    "chat_json_schema_seeded_n": chat(
+        messages=HELLO, max_tokens=200, temperature=1, seed=5, n=2, response_format=FORMAT
+    ),
+    "completion_regex": completion(
+        prompt="date", max_tokens=30, temperature=0, extra_body={"structured_outputs": {"regex": "20[0-9]{2}-0[1-9]"}}
+    ),
+    "completion_regex_stream": completion(
+        prompt="date", max_tokens=30, temperature=0, extra_body={"structured_outputs": {"regex": "20[0-9]{2}-0[1-9]"}},
+        stream=True,
+    ),
+    "chat_choice": chat(
+        messages=HELLO, max_tokens=30, temperature=0, extra_body={"structured_outputs": {"choice": ["ship", "hold"]}}
     ),
 }  # fmt: skip
 

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import openai
 import pytest
 from openai import OpenAI
+from pydantic import BaseModel, Field
 
 from tests.engine.server.booted import MODEL, Booted, boot, until
 from tests.engine.server.openai_cases import (
@@ -24,6 +26,7 @@ from tests.engine.server.openai_cases import (
     GOLDEN,
     HELLO,
     IGNORE_EOS,
+    KEY,
     TOLERANCE,
     async_client,
     differences,
@@ -35,6 +38,7 @@ from tests.engine.server.openai_cases import (
 )
 from tests.tiny import EOS_ID
 
+ENDS_ITSELF = re.compile("_(stop|eos|json|regex)")
 LONG: dict[str, Any] = {"model": MODEL, "prompt": "long", "max_tokens": 480, "n": 4, "extra_body": IGNORE_EOS}
 
 
@@ -44,8 +48,10 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def served(artifact: Path) -> Iterator[Booted]:
-    with boot(artifact, **CONFIG) as running:
+def served(artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Booted]:
+    keys = tmp_path_factory.mktemp("keys") / "keys.txt"
+    keys.write_text(f"{KEY}\n", encoding="utf-8")
+    with boot(artifact, "--api-key-file", str(keys), key=KEY, **CONFIG) as running:
         yield running
 
 
@@ -119,7 +125,7 @@ def test_golden_streams_follow_the_protocol(name: str) -> None:
     assert sorted(choices) == list(range(len(choices)))
     for pieces in choices.values():
         assert [p["finish_reason"] for p in pieces[:-1]] == [None] * (len(pieces) - 1)
-        assert pieces[-1]["finish_reason"] == ("stop" if "_stop" in name or "_eos" in name else "length")
+        assert pieces[-1]["finish_reason"] == ("stop" if ENDS_ITSELF.search(name) else "length")
         if "delta" in pieces[0]:
             assert [p["delta"].get("role") for p in pieces] == ["assistant"] + [None] * (len(pieces) - 1)
 
@@ -209,6 +215,50 @@ def test_the_clients_own_accumulator(client: OpenAI) -> None:
     assert kinds.count("content.done") == 1
 
 
+# JSON as a schema wants it
+
+
+class Leg(BaseModel):
+    to: Literal["Åland", "Tórshavn"]
+    knots: Annotated[int, Field(ge=1, le=20)]
+
+
+class Trial(BaseModel):
+    """What OpenAI's client turns into a strict schema, with a definition and a reference to it."""
+
+    verdict: Literal["ship", "hold"]
+    calm: bool
+    legs: Annotated[list[Leg], Field(min_length=1, max_length=2)]
+
+
+ASK: dict[str, Any] = {"model": MODEL, "messages": HELLO, "temperature": 0, "response_format": Trial}
+
+
+async def test_answers_are_parsed_into_a_model(served: Booted, client: OpenAI) -> None:
+    found = client.chat.completions.parse(**ASK, n=2).choices
+    assert all(c.finish_reason == "stop" and isinstance(c.message.parsed, Trial) for c in found)
+    async with async_client(served.port) as other:
+        assert (await other.chat.completions.parse(**ASK)).choices[0].message == found[0].message
+    with client.chat.completions.stream(**ASK) as stream:
+        deltas = [event.delta for event in stream if event.type == "content.delta"]
+        last = stream.get_final_completion().choices[0].message
+    assert last.parsed == found[0].message.parsed
+    assert "".join(deltas) == last.content == found[0].message.content
+
+
+def test_an_answer_that_is_cut_off_is_not_parsed(client: OpenAI) -> None:
+    with pytest.raises(openai.LengthFinishReasonError) as raised:
+        client.chat.completions.parse(**ASK, max_completion_tokens=5)
+    assert raised.value.completion.choices[0].finish_reason == "length"
+
+
+def test_a_schema_that_cannot_be_used(client: OpenAI) -> None:
+    form: Any = {"type": "json_schema", "json_schema": {"name": "odd", "schema": {"type": "ship"}}}
+    with pytest.raises(openai.BadRequestError, match="ship") as raised:
+        client.chat.completions.create(model=MODEL, messages=HELLO, response_format=form)
+    assert raised.value.param == "response_format"
+
+
 def test_models(client: OpenAI) -> None:
     (model,) = client.models.list().data
     assert (model.id, model.object, model.owned_by) == (MODEL, "model", "seatrial")
@@ -240,6 +290,14 @@ def test_refusals_are_the_clients_errors(
     assert error.param == (named.pop() if named else None)
     assert error.type == {400: "invalid_request_error", 404: "not_found_error"}[error.status_code]
     assert words in error.body["message"]
+
+
+def test_a_wrong_key_is_an_authentication_error(served: Booted) -> None:
+    with sync_client(served.port, api_key="open") as client:
+        for ask in (client.models.list, lambda: client.completions.create(model=MODEL, prompt="p", stream=True)):
+            with pytest.raises(openai.AuthenticationError, match="the API key is not accepted") as raised:
+                ask()
+            assert raised.value.type == "authentication_error"
 
 
 def test_a_path_that_is_not_there(client: OpenAI) -> None:
