@@ -64,7 +64,10 @@ class GgufFile:
         self._tensors = {hf_name(t.name, str(path)): t for t in self._reader.tensors}
         architecture = self.get("general.architecture")
         if architecture != "llama":
-            raise SeatrialError(f"{path}: unknown architecture {architecture!r}; known: llama (LlamaForCausalLM)")
+            raise SeatrialError(
+                f"{path}: unknown architecture {architecture!r}; known: llama (LlamaForCausalLM); other families are "
+                "read from hf: and path: sources"
+            )
 
     def get(self, key: str, default: Any = None) -> Any:
         return self._fields.get(key, default)
@@ -87,6 +90,10 @@ class GgufFile:
             raise SeatrialError(
                 f"{self.path}: scaled rotary embedding ({self.get('llama.rope.scaling.type')}) is not read from GGUF; "
                 "use an hf: or path: source of this model"
+            )
+        if self.get("llama.attention.sliding_window"):
+            raise SeatrialError(
+                f"{self.path}: attention with a window is not read from GGUF; use an hf: or path: source of this model"
             )
         eos = sorted({self.need("tokenizer.ggml.eos_token_id"), *self._if_there("tokenizer.ggml.eot_token_id")})
         return {

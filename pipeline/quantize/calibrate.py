@@ -57,6 +57,9 @@ def read_entries(path: Path) -> list[dict[str, Any]]:
 def calibration_sequences(name: str, model: Path, tokens: int, max_length: int) -> list[Tensor]:
     """int64 sequences of at most 512 tokens, ``tokens`` in all: the entries in order, end to end.
 
+    Where the tokenizer opens every text with a token (Gemma, Mistral, Llama 3), each sequence has it in front, not
+    counted in ``tokens``: without it such models have activations that they never have when they serve.
+
     Raises:
         SeatrialError: the text has fewer tokens than asked for.
     """
@@ -77,7 +80,10 @@ def calibration_sequences(name: str, model: Path, tokens: int, max_length: int) 
             f"calibration_tokens is {tokens}, but calibration text {name} has {len(ids)} tokens for this model; "
             "lower calibration_tokens"
         )
-    return list(torch.tensor(ids[:tokens]).split(min(SEQUENCE_TOKENS, max_length)))
+    opening = tokenizer("")["input_ids"]
+    opening = opening if opening == [tokenizer.bos_token_id] else []
+    parts = torch.tensor(ids[:tokens]).split(min(SEQUENCE_TOKENS, max_length) - len(opening))
+    return [torch.cat((torch.tensor(opening, dtype=torch.int64), part)) for part in parts]
 
 
 def _rendered(tokenizer: Any, messages: list[dict[str, str]]) -> str:

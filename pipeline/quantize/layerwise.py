@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pipeline.errors import SeatrialError
 from pipeline.quantize.calibrate import calibration_sequences
-from pipeline.quantize.llama import LlamaLayers
+from pipeline.quantize.decoder import DecoderLayers
 from pipeline.quantize.recipe import LAYERS, Job, RecipeParams
 from pipeline.quantize.threads import LANES, in_lanes
 from pipeline.weights import save_tensors
@@ -40,13 +40,12 @@ Stored = tuple[dict[str, Tensor], dict[str, Any]]
 def check_architecture(job: Job[Any]) -> None:
     """
     Raises:
-        SeatrialError: a model family without a layer to run.
+        SeatrialError: a model whose layers cannot be run here.
     """
-    architecture = job.config["architectures"][0]
-    if architecture != "LlamaForCausalLM":
-        raise SeatrialError(
-            f"this recipe runs layers of LlamaForCausalLM, the model is {architecture}; use one without calibration"
-        )
+    try:
+        DecoderLayers(job.config)
+    except SeatrialError as e:
+        raise SeatrialError(f"{job.source}: {e}; use a recipe without calibration") from e
 
 
 def calibrated_tensors(
@@ -54,7 +53,7 @@ def calibrated_tensors(
     text: str,
     tokens: int,
     statistic: Callable[[int], S],
-    quantise_layer: Callable[[dict[str, Tensor], dict[str, S], LlamaLayers], Stored],
+    quantise_layer: Callable[[dict[str, Tensor], dict[str, S], DecoderLayers], Stored],
 ) -> Iterator[tuple[str, Tensor]]:
     """All tensors of the artifact; what ``quantise_layer`` reports of each layer goes to ``job.report["layers"]``.
 
@@ -66,10 +65,10 @@ def calibrated_tensors(
     of_layer = {i: [n for n in names if n.startswith(f"{LAYERS}{i}.")] for i in range(count)}
     for name in (n for n in names if not n.startswith(LAYERS)):
         yield name, job.read(name)
-    layers = LlamaLayers(job.config)
+    layers = DecoderLayers(job.config)
     sequences = calibration_sequences(text, job.source, tokens, int(job.config["max_position_embeddings"]))
     embedding = job.read("model.embed_tokens.weight")
-    hidden = [embedding[ids].float() for ids in sequences]
+    hidden = [layers.embed(embedding, ids) for ids in sequences]
     del embedding
     job.work.mkdir(parents=True, exist_ok=True)
     job.report["layers"] = {}
@@ -77,7 +76,7 @@ def calibrated_tensors(
         prefix = f"{LAYERS}{i}."
         weights = {n.removeprefix(prefix): job.read(n).float() for n in of_layer[i]}
         kept = job.work / f"layer-{i:05d}.safetensors"
-        hidden, seen = run_layer(layers, weights, hidden, statistic)
+        hidden, seen = run_layer(layers, i, weights, hidden, statistic)
         if not kept.is_file():
             _keep(kept, *quantise_layer(weights, seen, layers))
         stored, report = _read_kept(kept)
@@ -87,9 +86,9 @@ def calibrated_tensors(
 
 
 def run_layer(
-    layers: LlamaLayers, weights: dict[str, Tensor], hidden: list[Tensor], statistic: Callable[[int], S]
+    layers: DecoderLayers, i: int, weights: dict[str, Tensor], hidden: list[Tensor], statistic: Callable[[int], S]
 ) -> tuple[list[Tensor], dict[str, S]]:
-    """What leaves the layer for each sequence [tokens, hidden], and the statistic of each of INPUTS over all."""
+    """What leaves layer ``i`` for each sequence [tokens, hidden], and the statistic of each of INPUTS over all."""
 
     def lane(mine: list[Tensor]) -> tuple[list[Tensor], dict[str, S]]:
         seen: dict[str, S] = {}
@@ -97,7 +96,7 @@ def run_layer(
         def see(name: str, x: Tensor) -> None:
             seen.setdefault(name, statistic(x.shape[1])).add(x)
 
-        return [layers.forward(weights, x, see) for x in mine], seen
+        return [layers.forward(i, weights, x, see) for x in mine], seen
 
     half = (len(hidden) + 1) // LANES
     lanes = in_lanes(lane, [part for part in (hidden[:half], hidden[half:]) if part])

@@ -60,6 +60,7 @@ def write_gguf(
     kind: str = "F32",
     drop: str | None = None,
     extra: str | None = None,
+    window: int | None = None,
     **config: Any,
 ) -> dict[str, torch.Tensor]:
     """Writes the file and returns the weights under their Hugging Face names."""
@@ -74,6 +75,8 @@ def write_gguf(
     w.add_head_count_kv(s["num_key_value_heads"])
     w.add_layer_norm_rms_eps(s["rms_norm_eps"])
     w.add_rope_freq_base(s["rope_theta"])
+    if window is not None:
+        w.add_sliding_window(window)
     w.add_tokenizer_model("gpt2")
     w.add_tokenizer_pre(pre)
     w.add_token_list(tokens())

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from engine.artifact import sha256_file, verify
+from engine.batch import BatchEntry
+from engine.config import EngineConfig
+from engine.runner import ModelRunner
 from pipeline.errors import SeatrialError
 from pipeline.fetch.run import fetch
 from pipeline.fetch.source import HubSource, WheelSource, parse_source
 from pipeline.params import ModelParams
 from pipeline.stage import Stage
 from pipeline.weights import TensorFiles, write_tensors
+from tests.engine.compute import compute
 from tests.pipeline.gguf_files import write_gguf
-from tests.tiny import make_tiny_artifact
+from tests.tiny import Family, make_tiny_artifact
 
 MEMBER = "tinyllm/Tiny-Llama.Q8_0.gguf"
 
@@ -140,6 +145,8 @@ def test_the_tokenizer_splits_as_the_file_says(tmp_path: Path) -> None:
         ({"pre": "klingon"}, r"pre-tokenizer 'klingon' is not read from GGUF \(read: 'gpt2' with 'gpt-2', 'smollm'"),
         ({"drop": "model.layers.1.mlp.up_proj.weight"}, r"model\.layers\.1\.mlp\.up_proj\.weight is missing"),
         ({"extra": "blk.0.attn_sinks.weight"}, r"tensor blk\.0\.attn_sinks\.weight is not known for LlamaForCausalLM"),
+        ({"architecture": "qwen3"}, r"'qwen3'; known: llama .*; other families are read from hf: and path: sources"),
+        ({"window": 128}, r"attention with a window is not read from GGUF; use an hf: or path: source"),
         ({"extra": "rope_freqs.weight"}, r"rope_freqs\.weight is not known .*scaled rotary embedding"),
     ],
 )
@@ -270,9 +277,36 @@ def test_a_directory_becomes_bf16(tmp_path: Path) -> None:
     assert "im_start" in AutoTokenizer.from_pretrained(base).chat_template
 
 
+@pytest.mark.parametrize("family", get_args(Family))
+def test_a_model_of_any_family_is_fetched_as_transformers_saves_it(tmp_path: Path, family: Family) -> None:
+    """The config in transformers' present spelling, which the engine then reads to the same logits."""
+    made = make_tiny_artifact(tmp_path / "mine", family=family)
+    saved = tmp_path / "saved"
+    AutoModelForCausalLM.from_pretrained(made, dtype=torch.bfloat16).save_pretrained(saved)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(made / file, saved / file)
+    written = json.loads((saved / "config.json").read_text())
+    assert "rope_parameters" in written
+    assert "rope_theta" not in written
+    base = run(f"path:{saved}", tmp_path)
+    verify(base)
+    want, found = TensorFiles(made), TensorFiles(base)
+    assert set(found.names()) == set(want.names())
+    assert all(torch.equal(found.read(n), want.read(n)) for n in want.names())
+    config, batch = (
+        EngineConfig(max_model_len=64, max_num_seqs=1),
+        [BatchEntry("a", list(range(50)), 0, [0, 1, 2, 3], "all")],
+    )
+    (ours,), (theirs,) = (compute(ModelRunner(artifact, config), batch) for artifact in (made, base))
+    assert ours is not None
+    assert theirs is not None
+    assert torch.equal(ours, theirs)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"architectures": ["Gemma3ForConditionalGeneration"]}, r"Gemma3ForConditionalGeneration; .*more than text"),
         ({"architectures": ["MambaForCausalLM"]}, r"unknown architecture MambaForCausalLM; known: LlamaForCausalLM"),
         ({"quantization_config": {"quant_method": "gptq"}}, r"quantised already \(gptq\)"),
         ({"num_hidden_layers": 4}, r"model\.layers\.3\.input_layernorm\.weight is missing.*and 6 more"),

@@ -18,10 +18,10 @@ from torch import Tensor
 from engine.artifact import LinearSpec
 from pipeline.quantize.awq import Moments, Rounding, output_error, search_clip, search_scale
 from pipeline.quantize.calibrate import calibration_identity
-from pipeline.quantize.folding import folded_norms, folded_rows, realised
+from pipeline.quantize.decoder import INPUTS, DecoderLayers
+from pipeline.quantize.folding import folded_rows, realised, stored_norms
 from pipeline.quantize.formats import check_groups, dequantise, quantise_w4a16
 from pipeline.quantize.layerwise import CALIBRATION, CALIBRATION_TOKENS, calibrated_tensors, check_architecture
-from pipeline.quantize.llama import INPUTS, LlamaLayers
 from pipeline.quantize.recipe import GroupParams, Job, Recipe
 from pipeline.quantize.recipes.int4 import spec
 from pipeline.quantize.threads import in_lanes
@@ -52,7 +52,7 @@ def _tensors(job: Job[Params]) -> Iterator[tuple[str, Tensor]]:
 
 
 def quantise_layer(
-    weights: dict[str, Tensor], moments: dict[str, Moments], layers: LlamaLayers, params: Params
+    weights: dict[str, Tensor], moments: dict[str, Moments], layers: DecoderLayers, params: Params
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Stored tensors of one layer (names without its prefix) and, for each linear, the relative output error on the
     calibration tokens, plainly rounded and as stored: sqrt(tr(D G D^T) / tr(W G W^T))."""
@@ -81,12 +81,14 @@ def quantise_layer(
 
     linears = [(source, name) for source, names in INPUTS.items() for name in names]
     done = in_lanes(finish, linears)
-    stored = folded_norms(weights, columns) | {name: tensor for tensors, _ in done for name, tensor in tensors.items()}
+    stored = stored_norms(weights, columns, layers) | {
+        name: tensor for tensors, _ in done for name, tensor in tensors.items()
+    }
     return stored, {name: error for (_, name), (_, error) in zip(linears, done, strict=True)}
 
 
 def _column_scales(
-    weights: dict[str, Tensor], moments: dict[str, Moments], layers: LlamaLayers, how: Rounding, grid: int
+    weights: dict[str, Tensor], moments: dict[str, Moments], layers: DecoderLayers, how: Rounding, grid: int
 ) -> dict[str, Tensor]:
     """The scale of every input of INPUTS."""
 

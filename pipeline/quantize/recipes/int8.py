@@ -17,10 +17,10 @@ from torch import Tensor
 
 from engine.artifact import LinearSpec, Named
 from pipeline.quantize.calibrate import calibration_identity
-from pipeline.quantize.folding import folded_norms, folded_rows, realised
+from pipeline.quantize.decoder import INPUTS, DecoderLayers
+from pipeline.quantize.folding import folded_rows, realised, stored_norms
 from pipeline.quantize.formats import dequantise, quantise_w8a8
 from pipeline.quantize.layerwise import CALIBRATION, CALIBRATION_TOKENS, calibrated_tensors, check_architecture
-from pipeline.quantize.llama import INPUTS, LlamaLayers
 from pipeline.quantize.recipe import LAYERS, Job, Recipe, RecipeParams
 from pipeline.quantize.recipes.rounding import rounded
 
@@ -61,7 +61,7 @@ def smoothing_scale(peak: Tensor, weights: list[Tensor], strength: float) -> Ten
 
 
 def quantise_layer(
-    weights: dict[str, Tensor], peaks: dict[str, Peaks], layers: LlamaLayers, strength: float
+    weights: dict[str, Tensor], peaks: dict[str, Peaks], layers: DecoderLayers, strength: float
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Stored tensors of one layer and, for each linear, |W - Q(W)| / |W| of the smoothed weight (Frobenius)."""
     columns = {}
@@ -69,7 +69,7 @@ def quantise_layer(
         wished = smoothing_scale(peaks[source].peak, [weights[f"{n}.weight"] for n in names], strength)
         columns[source] = realised(source, wished, weights, layers)
     rows = folded_rows(columns, layers)
-    stored, errors = folded_norms(weights, columns), {}
+    stored, errors = stored_norms(weights, columns, layers), {}
     for source, names in INPUTS.items():
         for name in names:
             row = rows.get(name)

@@ -64,3 +64,18 @@ def test_sequences_are_the_entries_end_to_end(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_v1_is_long_enough_for_the_default_model(real_model_dir: Path) -> None:
     assert sum(map(len, calibration_sequences("v1", real_model_dir, 10_240, 8192))) == 10_240
+
+
+def test_every_sequence_opens_as_the_tokenizer_opens_a_text(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+    from tokenizers.processors import TemplateProcessing
+
+    model = make_tiny_artifact(tmp_path)
+    plain = [int(i) for s in calibration_sequences("v1", model, 150, 64) for i in s]
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    tokenizer.post_processor = TemplateProcessing("<|im_start|> $0", special_tokens=[("<|im_start|>", 257)])
+    tokenizer.save(str(model / "tokenizer.json"))
+    opened = calibration_sequences("v1", model, 150, 64)
+    assert [len(s) for s in opened] == [64, 64, 25]
+    assert all(int(s[0]) == 257 for s in opened)
+    assert [int(i) for s in opened for i in s[1:]] == plain
