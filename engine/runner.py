@@ -117,7 +117,8 @@ class ModelRunner:
         return rows
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
-        """Copies whole blocks, (source, target) each, in all layers: copy-on-write. A target is no other's source."""
+        """Copies whole blocks, (source, target) each, in all layers: copy-on-write. Every source is read before any
+        target is written: a source that lost its last holder in this step can be another's target."""
         if not pairs:
             return
         sources, targets = (torch.tensor(side) for side in zip(*pairs, strict=True))

@@ -44,7 +44,7 @@ from dataclasses import dataclass, field
 from engine.blocks import BlockPool
 from engine.config import EngineConfig
 from engine.policies import BATCHINGS, COMPOSITIONS, RESERVATIONS, spare_blocks
-from engine.request import Request, TooLongError
+from engine.request import Request, RequestError, TooLongError
 
 
 class QueueFullError(RuntimeError):
@@ -148,7 +148,7 @@ class Scheduler:
         """Puts a new request into the queue.
 
         Raises:
-            RequestError: the policies exclude it.
+            RequestError: the policies exclude it, or it has more samples than there will ever be places.
             TooLongError: it could never be served; names both numbers.
             QueueFullError: ``max_queue`` requests wait already, beyond those for which a slot is free.
         """
@@ -160,6 +160,11 @@ class Scheduler:
             )
         if total > pool_tokens:
             raise TooLongError(f"the request needs room for {total} tokens; the KV pool holds {pool_tokens}")
+        if request.width > self.config.max_queue + self.config.max_num_seqs:
+            raise RequestError(
+                f"n is {request.width}; this engine runs {self.config.max_num_seqs} requests and lets "
+                f"{self.config.max_queue} wait"
+            )
         self.reservation.check(request)
         waiting, open_slots = self.num_waiting, self.batching.open_slots(len(self.running))
         if waiting + request.width > self.config.max_queue + open_slots:

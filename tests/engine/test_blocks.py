@@ -37,15 +37,37 @@ class PoolMachine(RuleBasedStateMachine):
             self.pool.commit(table, tokens, length)
         return table
 
+    @rule(target=tables, seed=st.integers(0, 3), length=st.integers(1, 30))
+    def reserve(self, seed: int, length: int) -> BlockTable:
+        """The first run that is long enough, found the slow way; a failure has the right cause and changes nothing."""
+        idle, wanted = [not refs for refs in self.pool._refs], -(-length // SIZE)
+        runs = [b for b in range(12 - wanted + 1) if all(idle[b : b + wanted])]
+        table, before = BlockTable(), dict(self.pool.failures)
+        if self.pool.reserve(table, length):
+            assert table.blocks == list(range(runs[0], runs[0] + wanted))
+            assert self.pool.failures == before
+            self.tokens[table] = tokens = [random.Random(seed).randrange(3) for _ in range(length)]
+            for i in range(length // SIZE):
+                self.content[table.blocks[i]] = tuple(tokens[: (i + 1) * SIZE])
+            self.pool.commit(table, tokens, length)
+        else:
+            assert not runs
+            before["fragmented" if sum(idle) >= wanted else "exhausted"] += 1
+            assert self.pool.failures == before
+            assert not table.blocks
+        return table
+
     @rule(table=tables, token=st.integers(0, 2))
     def append(self, table: BlockTable, token: int) -> None:
         if not table.blocks:
             return
         tokens = self.tokens[table]
         before = list(table.blocks)
+        fragmented = self.pool.failures["fragmented"]
         if not self.pool.grow(table, len(tokens) + 1):
             assert table.blocks == before
             assert self.pool.num_available == 0
+            assert self.pool.failures["fragmented"] == fragmented
             return
         worked, copy = self.pool.make_writable(table, len(tokens))
         if not worked:

@@ -99,7 +99,8 @@ def test_a_copied_block_serves_another_request(artifacts: dict[str, Path], kerne
     ids = sequences(4)[3]
     compute(runner, [BatchEntry("a", ids, 0, [3, 4], "none")])
     runner.copy_blocks([])
-    runner.copy_blocks([(3, 10), (4, 11)])
+    runner.copy_blocks([(3, 11), (4, 12)])
+    runner.copy_blocks([(11, 10), (12, 11)])  # every source is read before it becomes a target
     (direct,) = compute(runner, [BatchEntry("a", [65], len(ids), [3, 4], "last")])
     compute(runner, [BatchEntry("c", sequences(4, seed=9)[3], 0, [3, 4], "none")])
     (copied,) = compute(runner, [BatchEntry("b", [65], len(ids), [10, 11], "last")])

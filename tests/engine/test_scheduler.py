@@ -7,7 +7,7 @@ import pytest
 
 from engine.blocks import BlockPool
 from engine.config import EngineConfig
-from engine.request import Request, SamplingParams, TooLongError
+from engine.request import Request, RequestError, SamplingParams, TooLongError
 from engine.scheduler import Plan, QueueFullError, Scheduler
 
 
@@ -179,6 +179,19 @@ def test_the_queue_counts_samples_whose_prompt_is_being_computed() -> None:
     scheduler.add(request("c", 4))
     with pytest.raises(QueueFullError, match="4 requests wait, the queue holds 3"):
         scheduler.add(request("d", 4))
+
+
+def test_more_samples_than_places_are_refused_for_good() -> None:
+    scheduler = make(max_num_seqs=2, max_queue=3)
+    for samples in (5, 6):
+        wide = request("a", 4)
+        wide.forks = [request(f"a{i}", 4) for i in range(samples - 1)]
+        if samples == 6:
+            with pytest.raises(RequestError, match="n is 6; this engine runs 2 requests and lets 3 wait"):
+                scheduler.add(wide)
+        else:
+            scheduler.add(wide)
+            scheduler.remove(wide)
 
 
 def test_remove_is_idempotent() -> None:

@@ -172,7 +172,7 @@ class HashableParams(SamplingParams):
 @st.composite
 def policies(draw: st.DrawFn) -> dict[str, Any]:
     chunk = draw(st.sampled_from([4, 8, 16]))
-    reservation = draw(st.sampled_from(["paged", "contiguous"]))
+    reservation = draw(st.sampled_from(["paged", "paged", "paged", "contiguous"]))
     return {
         "prefill_chunk_tokens": chunk,
         "max_num_batched_tokens": draw(st.integers(chunk, 24)),
