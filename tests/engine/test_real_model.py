@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from engine.artifact import LinearSpec, list_files, read_manifest, write_manifest
 from engine.batch import BatchEntry
 from engine.config import EngineConfig
 from engine.runner import ModelRunner
 from tests.engine.compute import compute
-from tests.tiny import quantise_w4a16, quantise_w8a8
 
 pytestmark = pytest.mark.slow
 
@@ -111,39 +108,8 @@ def test_bfloat16_error_is_at_most_that_of_transformers(
     assert torch.cat(ours).mean().sqrt() <= 1.5 * torch.cat(theirs).mean().sqrt()
 
 
-@pytest.fixture(scope="module", params=["bf16", "int8", "int4"])
-def tier(request: pytest.FixtureRequest, real_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model as it is, and rounded to the nearest in each quantised scheme."""
-    from safetensors import safe_open
-    from safetensors.torch import save_file
-
-    if request.param == "bf16":
-        return real_model_dir
-    directory = tmp_path_factory.mktemp(request.param)
-    shutil.copy(real_model_dir / "config.json", directory)
-    tensors: dict[str, torch.Tensor] = {}
-    with safe_open(real_model_dir / "model.safetensors", framework="pt") as stored:
-        for name in stored.keys():  # noqa: SIM118 (not a dict)
-            module, tensor = name.removesuffix(".weight"), stored.get_tensor(name)
-            if not module.endswith("_proj"):
-                tensors[name] = tensor
-            elif request.param == "int8":
-                tensors |= quantise_w8a8(module, tensor)
-            else:
-                tensors |= quantise_w4a16(module, tensor, 64)
-    save_file(tensors, directory / "model.safetensors")
-    spec = (
-        LinearSpec(pattern="model.layers.*", scheme="w8a8")
-        if request.param == "int8"
-        else LinearSpec(pattern="model.layers.*", scheme="w4a16", group_size=64, symmetric=False)
-    )
-    changes = {"name": request.param, "linears": [spec], "files": list_files(directory)}
-    write_manifest(directory, read_manifest(real_model_dir).model_copy(update=changes))
-    return directory
-
-
-def test_sixteen_at_once_are_sixteen_alone(tier: Path, prompts: list[list[int]]) -> None:
-    runner = runner_of(tier, "auto")
+def test_sixteen_at_once_are_sixteen_alone(real_tier: Path, prompts: list[list[int]]) -> None:
+    runner = runner_of(real_tier, "auto")
     chosen = prompts[:6] + prompts[10:15] + prompts[20:25]
     together = greedy(runner, chosen)
     assert [greedy(runner, [prompt])[0] for prompt in chosen] == together

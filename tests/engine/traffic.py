@@ -163,8 +163,13 @@ def first_difference(ours: Any, theirs: Any) -> str:
     return f"at {at} of {len(ours)} and {len(theirs)}: {ours[at : at + 1]} for {theirs[at : at + 1]}"
 
 
-def mixed_jobs(count: int, vocab: int, longest: int, seed: int = 0, max_tokens: int = 8) -> list[Job]:
-    """Prompts of 1 to ``longest`` tokens, some with a common beginning, under every sampling parameter there is."""
+def mixed_jobs(
+    count: int, vocab: int, longest: int, seed: int = 0, max_tokens: int = 8, typical: int | None = None
+) -> list[Job]:
+    """Prompts of 1 to ``longest`` tokens, some with a common beginning, under every sampling parameter there is.
+
+    The first lengths lie around the edges of blocks and chunks, the rest is at most ``typical`` (default: ``longest``).
+    """
     draw = random.Random(seed)
     lengths = [1, 2, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 200, 255, 256, 257, 300, 400]
     lengths = [n for n in lengths if n <= longest]
@@ -182,7 +187,7 @@ def mixed_jobs(count: int, vocab: int, longest: int, seed: int = 0, max_tokens: 
     ]
     jobs = []
     for i in range(count):
-        length = lengths[i % len(lengths)] if i < len(lengths) else draw.randint(1, longest)
+        length = lengths[i % len(lengths)] if i < len(lengths) else draw.randint(1, typical or longest)
         shared = draw.choice([0, 0, length // 2, max(0, length - 1)])
         prompt = common[:shared] + draw.choices(range(vocab), k=length - shared)
         params = SamplingParams(
