@@ -1,4 +1,4 @@
-"""The gated feed-forward layer (Shazeer 2020, SwiGLU)."""
+"""The gated feed-forward layer (Shazeer 2020, SwiGLU and GeGLU)."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class Decoder:
     def forward(self, step: StepInput, caches: list[KvCache]) -> Tensor:
         """Normed hidden states [T, hidden] of the step's tokens. Mutates the caches."""
         turns = {id(layer.rotary): layer.rotary(step.positions) for layer in self.layers}
-        residual = self._embed(step.tokens)
+        residual = self.embed(step.tokens)
         x = self.kernels.rms_norm(residual, self.layers[0].before_attention, self.eps)
         for i, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
             x = self._normed(layer.attention(x, step, turns[id(layer.rotary)], cache), layer.after_attention)
@@ -121,7 +121,7 @@ class Decoder:
             x, residual = self.kernels.add_rms_norm(x, residual, following, self.eps)
         return x
 
-    def _embed(self, tokens: Tensor) -> Tensor:
+    def embed(self, tokens: Tensor) -> Tensor:
         """int64 [T] -> [T, hidden]. The scale is rounded to the compute dtype first, as transformers does."""
         embedded = self.kernels.embed(tokens, self.embedding)
         if self.description.embedding_scale == 1.0:

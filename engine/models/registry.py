@@ -42,7 +42,10 @@ def read_config(directory: Path) -> dict[str, Any]:
     if names[0] not in FAMILIES:
         hint = ", which reads more than text" if str(names[0]).endswith("ForConditionalGeneration") else ""
         raise ArtifactError(f"{path} names the architecture {names[0]}{hint}; this version runs {', '.join(FAMILIES)}")
-    describe(config)
+    try:
+        describe(config)
+    except ArtifactError as e:
+        raise ArtifactError(f"{directory}: {e}") from e
     return config
 
 

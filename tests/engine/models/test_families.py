@@ -132,23 +132,23 @@ def test_the_window_is_seen_in_the_logits(tmp_path: Path, family: Family) -> Non
 
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f != "llama"])  # Llama: tests/engine/test_runner.py
 @pytest.mark.parametrize(
-    ("tier", "dtype", "kernels"),
+    ("tier", "dtype", "kv_dtype", "kernels"),
     [
-        ("bf16", "float32", "cpu"),
-        ("int8", "bfloat16", "cpu"),
-        ("int4", "bfloat16", "cpu"),
-        ("bf16", "bfloat16", "reference"),
+        ("bf16", "float32", "auto", "cpu"),
+        ("int8", "bfloat16", "auto", "cpu"),
+        ("int4", "bfloat16", "int8", "cpu"),
+        ("bf16", "bfloat16", "auto", "reference"),
     ],
 )
 def test_any_batch_and_any_split_give_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: Family, tier: Tier, dtype: str, kernels: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: Family, tier: Tier, dtype: str, kv_dtype: str, kernels: str
 ) -> None:
     artifact = make_tiny_artifact(tmp_path, tier, family=family)
     if kernels == "reference":
         monkeypatch.setenv("PATH", "")
-    runner = ModelRunner(artifact, CONFIG.model_copy(update={"compute_dtype": dtype}))
+    runner = ModelRunner(artifact, CONFIG.model_copy(update={"compute_dtype": dtype, "kv_dtype": kv_dtype}))
     assert runner.derived["kernels"] == kernels
-    check_any_batch_and_any_split(runner, sequences(8 if kernels == "cpu" else 5), rounds=1)
+    check_any_batch_and_any_split(runner, sequences(8 if kernels == "cpu" else 4), rounds=1)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -166,3 +166,17 @@ def test_bf16_is_near_float32(tmp_path: Path, family: Family) -> None:
     with torch.inference_mode():
         theirs = oracle(torch.tensor([tokens])).logits[0].float()
     assert (narrow - wide).norm() < 1.5 * (theirs - wide).norm()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_embeddings_equal_those_of_transformers(tmp_path: Path, family: Family, dtype: str) -> None:
+    """Bit for bit: Gemma's scale is rounded to the compute dtype before it is applied."""
+    from transformers import AutoModelForCausalLM
+
+    make_tiny_artifact(tmp_path, family=family)
+    model = ModelRunner(tmp_path, CONFIG.model_copy(update={"compute_dtype": dtype})).model
+    oracle = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=getattr(torch, dtype))
+    tokens = torch.arange(256)
+    with torch.inference_mode():
+        assert torch.equal(model.embed(tokens), oracle.get_input_embeddings()(tokens))
