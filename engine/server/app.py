@@ -61,15 +61,18 @@ def create_app(state: ServerState) -> FastAPI:
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        limit = state.client.about["max_model_len"]
-        entry = {
+        return {"object": "list", "data": [await model(state.model)]}
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> dict[str, Any]:
+        state.check_model(name)
+        return {
             "id": state.model,
             "object": "model",
             "created": created,
             "owned_by": "seatrial",
-            "max_model_len": limit,
+            "max_model_len": state.client.about["max_model_len"],
         }
-        return {"object": "list", "data": [entry]}
 
     @app.get("/health")
     async def health() -> JSONResponse:

@@ -262,6 +262,9 @@ def test_a_schema_that_cannot_be_used(client: OpenAI) -> None:
 def test_models(client: OpenAI) -> None:
     (model,) = client.models.list().data
     assert (model.id, model.object, model.owned_by) == (MODEL, "model", "seatrial")
+    assert client.models.retrieve(MODEL) == model
+    with pytest.raises(openai.NotFoundError, match="this server has 'tiny'"):
+        client.models.retrieve("org/other")
 
 
 # Errors
