@@ -68,14 +68,16 @@ class Options:
 
 
 def make_venv(options: Options) -> None:
-    """An environment with lm-eval; nothing is done if it is there.
+    """An environment with lm-eval; nothing is done if it is there, and an older one is replaced.
 
     Raises:
-        SeatrialError: pip failed.
+        SeatrialError: pip failed, or the directory holds something else.
     """
     done = options.venv / "installed"
     if done.is_file() and done.read_text(encoding="utf-8") == _installed():
         return
+    if options.venv.exists() and not (options.venv / "pyvenv.cfg").is_file():
+        raise SeatrialError(f"{options.venv} is there and no virtual environment; name a directory that can be made")
     _run([sys.executable, "-m", "venv", "--clear", str(options.venv)], options, "venv")
     site = options.venv / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
     (site / "borrowed.pth").write_text(sysconfig.get_paths()["purelib"] + "\n", encoding="utf-8")
@@ -94,6 +96,8 @@ def evaluate(options: Options, name: str, model: str, batch_size: int, arguments
     Raises:
         SeatrialError: it failed or took longer than the limit.
     """
+    if odd := [str(v) for v in arguments.values() if "," in str(v)]:
+        raise SeatrialError(f"lm-eval takes its arguments between commas, and {odd[0]!r} has one; use another path")
     out = options.out / name
     command = [
         str(options.python), "-m", "lm_eval", "run", "--model", model,
@@ -201,7 +205,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of each side (%(default)s)")
     parser.add_argument("--limit-s", type=float, default=1800, help="for each step (%(default)s)")
     asked = parser.parse_args(arguments)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 150)
     with ExitStack() as stack:
         out = asked.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="crosscheck-")))
         out.mkdir(parents=True, exist_ok=True)

@@ -162,6 +162,20 @@ def test_a_run_that_fails_or_hangs_is_an_error_with_its_log(tmp_path: Path) -> N
         lm_eval._run(["/bin/sh", "-c", "exec sleep 30"], options, "slow")
 
 
+def test_a_directory_that_is_no_environment_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "work").write_text("of a week")
+    options = lm_eval.Options(tmp_path, tmp_path, tmp_path, threads=1, limit_s=10)
+    with pytest.raises(SeatrialError, match="is there and no virtual environment"):
+        lm_eval.make_venv(options)
+    assert (tmp_path / "work").read_text() == "of a week"
+
+
+def test_a_path_with_a_comma_is_refused(tmp_path: Path) -> None:
+    options = lm_eval.Options(tmp_path / "a,b", tmp_path, tmp_path, threads=1, limit_s=10)
+    with pytest.raises(SeatrialError, match="a,b' has one; use another path"):
+        lm_eval.by_transformers(options, "float32")
+
+
 # The tasks
 
 
