@@ -93,9 +93,10 @@ def _busy_s(records: Records) -> float:
 
 
 def _over_steps(records: Records, value: Callable[[RunRecord, Step], float]) -> Figure:
-    """Mean over the time of the steps that ran the model."""
-    total = sum(value(r, s) * s.duration_s for r in records for s in r.steps)
-    return _ratio(total, _busy_s(records), "no step ran the model")
+    """Mean over the steps that ran the model. Not weighted by their time: in a closed loop it then depends on the
+    policy alone, not on how busy the machine was."""
+    values = [value(r, s) for r in records for s in r.steps]
+    return _ratio(sum(values), len(values), "no step ran the model")
 
 
 def _occupancy(records: Records) -> Figure:
@@ -107,8 +108,7 @@ def _held_slots(records: Records) -> Figure:
 
 
 def _batch_tokens(records: Records) -> Figure:
-    steps = [s.batch_tokens for r in records for s in r.steps]
-    return _ratio(sum(steps), len(steps), "no step ran the model")
+    return _over_steps(records, lambda _, s: s.batch_tokens)
 
 
 def _busy_share(records: Records) -> Figure:
@@ -152,8 +152,8 @@ def _stranded(records: Records) -> Figure:
 
 
 def _wasted_share(records: Records) -> Figure:
-    reserved = sum(reserved_bytes(r, s) * s.duration_s for r in records for s in r.steps)
-    used = sum(used_bytes(r, s) * s.duration_s for r in records for s in r.steps)
+    reserved = sum(reserved_bytes(r, s) for r in records for s in r.steps)
+    used = sum(used_bytes(r, s) for r in records for s in r.steps)
     return _ratio(reserved - used, reserved, "nothing was reserved")
 
 

@@ -78,21 +78,21 @@ def test_step_time_is_split_without_a_rest() -> None:
     assert shares == [0.75 / 4, 2.5 / 4, 0.75 / 4]
 
 
-def test_occupancy_and_bytes_are_weighted_by_step_time() -> None:
+def test_occupancy_and_bytes_are_means_over_steps() -> None:
     short = step(0.0, 0.0, 1.0, 0.0, batch_requests=4, batch_tokens=40, running=4, reserved_blocks=10, used_tokens=80)
     long = step(
         1.0, 0.0, 3.0, 0.0, batch_requests=2, running=4, waiting=8, reserved_blocks=2, used_tokens=10, stranded_blocks=4
     )  # fmt: skip
     r = record([0.0], [[4.0]], [short, long])
-    assert value("batch_occupancy_share", r) == (1.0 * 1 + 0.5 * 3) / 4
+    assert value("batch_occupancy_share", r) == (1.0 + 0.5) / 2
     assert value("held_slots_share", r) == 1
     assert value("batch_tokens_mean", r) == 20
-    assert value("waiting_mean", r) == 6
-    assert value("kv_reserved_bytes_mean", r) == (10_000 * 1 + 2_000 * 3) / 4
+    assert value("waiting_mean", r) == 4
+    assert value("kv_reserved_bytes_mean", r) == (10_000 + 2_000) / 2
     assert value("kv_reserved_bytes_peak", r) == 10_000
-    assert value("kv_used_bytes_mean", r) == (8_000 * 1 + 1_000 * 3) / 4
-    assert value("kv_wasted_share", r) == 1 - 11 / 16
-    assert value("kv_stranded_bytes_mean", r) == 4_000 * 3 / 4
+    assert value("kv_used_bytes_mean", r) == (8_000 + 1_000) / 2
+    assert value("kv_wasted_share", r) == 1 - 9 / 12
+    assert value("kv_stranded_bytes_mean", r) == 4_000 / 2
 
 
 def test_counts_are_those_of_one_run() -> None:
