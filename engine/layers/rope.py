@@ -138,14 +138,17 @@ SCALINGS = {
 
 
 class RotaryTable:
-    """cos and sin, float32 [positions, head_dim], both halves equal."""
+    """cos and sin of each position, float32 [positions, head_dim / 2]; both halves of a head turn alike.
+
+    A table and not a computation by step: a library's cosine may round otherwise in another place of a vector.
+    """
 
     def __init__(self, rope: Rope, positions: int) -> None:
         frequencies, factor = rope.frequencies()
         angles = torch.arange(positions).float()[:, None] * frequencies
-        angles = torch.cat((angles, angles), dim=1)
         self.cos, self.sin = angles.cos() * factor, angles.sin() * factor
 
     def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """int64 [T] -> cos, sin [T, head_dim]."""
-        return self.cos[positions], self.sin[positions]
+        """int64 [T] -> cos, sin [T, head_dim], halves repeated."""
+        cos, sin = self.cos[positions], self.sin[positions]
+        return torch.cat((cos, cos), dim=1), torch.cat((sin, sin), dim=1)
