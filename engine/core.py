@@ -18,11 +18,12 @@ from engine.blocks import BlockPool, BlockPoolError
 from engine.config import EngineConfig
 from engine.grammar import GrammarCompiler, Matcher, MatchError
 from engine.logits import SLICE_ROWS, Rows
+from engine.plan import Plan, Scheduled
 from engine.protocol import AddRequest, Output, Refusal, StepRow
 from engine.references import ReferenceStore, StorageError
 from engine.request import DrawError, FinishReason, Request, RequestError, SamplingParams, TokenLogprob, TooLongError
 from engine.sampling import sample, token_logprobs
-from engine.scheduler import Plan, QueueFullError, Scheduled, Scheduler
+from engine.scheduler import QueueFullError, Scheduler
 from engine.scoring import PromptScore, ScoringError, open_score
 
 log = logging.getLogger(__name__)

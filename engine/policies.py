@@ -16,14 +16,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from engine.blocks import BlockPool
 from engine.config import Batching, KvReservation, Prefill
+from engine.plan import Plan
 from engine.request import Request, RequestError
-
-if TYPE_CHECKING:
-    from engine.scheduler import Plan
 
 WATERMARK_SHARE = 0.01  # of the pool, kept for the growth of running requests when a new one is admitted
 

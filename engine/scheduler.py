@@ -39,60 +39,17 @@ from __future__ import annotations
 
 import bisect
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from engine.blocks import BlockPool
 from engine.config import EngineConfig
+from engine.plan import Plan, Scheduled
 from engine.policies import BATCHINGS, COMPOSITIONS, RESERVATIONS, spare_blocks
 from engine.request import Request, RequestError, TooLongError
 
 
 class QueueFullError(RuntimeError):
     """The bounded queue has no room."""
-
-
-@dataclass(eq=False)
-class Scheduled:
-    """Positions ``start`` up to ``end`` of a request, and the block copies that must precede them."""
-
-    request: Request
-    start: int
-    end: int
-    is_decode: bool
-    copies: list[tuple[int, int]] = field(default_factory=list)
-
-    @property
-    def num_tokens(self) -> int:
-        return self.end - self.start
-
-    @property
-    def reaches_end(self) -> bool:
-        """Whether the last known token is in it, so that the next one can be drawn."""
-        return self.end == self.request.num_tokens
-
-
-@dataclass(eq=False)
-class Plan:
-    """One step: what is in it, and the room that is left. ``allowance`` is the part of ``budget`` that prefill may
-    use."""
-
-    budget: int
-    allowance: int
-    entries: list[Scheduled] = field(default_factory=list)
-    preempted: list[Request] = field(default_factory=list)
-    chunk_waits: int = 0  # tokens of the chunk that did not fit
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(e.num_tokens for e in self.entries)
-
-    @property
-    def num_prefill_tokens(self) -> int:
-        return sum(e.num_tokens for e in self.entries if not e.is_decode)
-
-    @property
-    def copies(self) -> list[tuple[int, int]]:
-        return [pair for entry in self.entries for pair in entry.copies]
 
 
 @dataclass(frozen=True)
@@ -296,9 +253,9 @@ class Scheduler:
         first, until there is a slot and there are blocks for it. Preempts nobody if all of them are not enough."""
         if not self.reservation.preempts or not self.running or self.running[-1].priority <= request.priority:
             return False
-        kept = {b for r in self.running if r.priority <= request.priority for b in r.table.blocks}
-        shared = sum(1 for b in self.reservation.hits(request) if b in kept)
-        wanted = self.pool.blocks_for(self.reservation.tokens_at_start(request)) - shared + self._spare_blocks
+        hits = set(self.reservation.hits(request))
+        kept = {b for r in self.running if hits and r.priority <= request.priority for b in r.table.blocks}
+        wanted = self.pool.blocks_for(self.reservation.tokens_at_start(request)) - len(hits & kept) + self._spare_blocks
         available, victims = self.pool.num_available, list[Request]()
         for victim in sorted((r for r in self.running if r.priority > request.priority), key=_cheapness):
             victims.append(victim)

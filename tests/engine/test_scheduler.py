@@ -7,8 +7,9 @@ import pytest
 
 from engine.blocks import BlockPool
 from engine.config import EngineConfig
+from engine.plan import Plan
 from engine.request import Request, RequestError, SamplingParams, TooLongError
-from engine.scheduler import Plan, QueueFullError, Scheduler
+from engine.scheduler import QueueFullError, Scheduler
 
 
 def make(num_blocks: int = 100, max_model_len: int = 400, **settings: Any) -> Scheduler:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from engine.config import EngineConfig
 from engine.core import EngineCore
+from engine.plan import Plan, Scheduled
 from engine.protocol import AddRequest, Output
 from engine.request import Request, SamplingParams
-from engine.scheduler import Plan, Scheduled
 from tests.engine.fake_runner import FakeRunner
 
 SIZE, MAX_LEN = 4, 32

@@ -13,10 +13,10 @@ from torch import Tensor
 from engine.batch import BatchEntry
 from engine.config import EngineConfig
 from engine.core import EngineCore
+from engine.plan import Plan
 from engine.protocol import AddRequest, Output
 from engine.request import Request, SamplingParams, TokenLogprob
 from engine.runner import ModelRunner
-from engine.scheduler import Plan
 
 
 @dataclass(frozen=True)
