@@ -217,7 +217,8 @@ class GrammarCompiler:
             raise GrammarError(f"the grammar could not be compiled: {e!r}") from e
 
     def load(self) -> LLTokenizer:
-        """Makes the tokenizer's tables, unless they are there.
+        """Makes the tokenizer's tables, unless they are there: some tenths of a second for a large vocabulary, in which
+        the process's other threads stand still. Once, and only where a grammar comes.
 
         Raises:
             GrammarError: the library cannot read this tokenizer.
