@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -49,25 +50,38 @@ class ByteDetokenizer:
 class WindowDetokenizer:
     """For other tokenizers, whose decoding of a token depends on its neighbours (leading spaces, byte fallback).
 
-    Decodes a window that starts one stable piece back and returns what is new. A replacement character at the end may
-    be the beginning of a character, so it is held back, for at most ``_PATIENCE`` tokens (a character has four bytes).
+    Decodes a window that starts one stable piece back and returns what is new, but not the beginning of a character.
+    ``byte_tokens`` are the tokens that stand for one byte each, of tokenizers that fall back to bytes; without them, a
+    replacement character at the end may be such a beginning, for at most ``_PATIENCE`` tokens (a character has four
+    bytes).
     """
 
     _PATIENCE = 4
 
-    def __init__(self, decode: Callable[[list[int]], str]) -> None:
-        self._decode = decode
+    def __init__(self, decode: Callable[[list[int]], str], byte_tokens: Mapping[int, int] | None = None) -> None:
+        self._decode, self._byte_tokens = decode, byte_tokens or {}
         self._stable: list[int] = []
         self._new: list[int] = []
 
     def push(self, token: int) -> str:
         self._new.append(token)
         known, text = self._decode(self._stable), self._decode(self._stable + self._new)
-        if text.endswith(REPLACEMENT) and len(self._new) < self._PATIENCE:
+        if self._is_open(text):
             return ""
         if len(text) > len(known):
             self._stable, self._new = self._new, []
         return text[len(known) :]
+
+    def _is_open(self, text: str) -> bool:
+        if not self._byte_tokens:
+            return text.endswith(REPLACEMENT) and len(self._new) < self._PATIENCE
+        run = list(takewhile(lambda b: b is not None, (self._byte_tokens.get(t) for t in reversed(self._new))))
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        try:
+            decoder.decode(bytes(b for b in reversed(run) if b is not None))
+        except UnicodeDecodeError:
+            return False
+        return bool(decoder.getstate()[0])
 
     def flush(self) -> str:
         return self._decode(self._stable + self._new)[len(self._decode(self._stable)) :] if self._new else ""
@@ -178,6 +192,8 @@ class TextCodec:
         self._settings = _read_json(directory / "tokenizer_config.json")
         self._special_ids = {t["id"] for t in spec.get("added_tokens", []) if t.get("special")}
         self._byte_level = _is_byte_level(spec.get("decoder"))
+        self._byte_tokens = self._fallback_tokens()
+        self._anchor = self.tokenizer.encode("a", add_special_tokens=False).ids[-1:]
         self._chars_to_bytes = {char: byte for byte, char in enumerate(_byte_chars())}
         self.eos_ids = self._eos_ids(directory)
         self._template = self._compile_template(directory)
@@ -203,7 +219,11 @@ class TextCodec:
             return ByteDetokenizer(
                 lambda t: b"" if skip_special_tokens and t in self._special_ids else self.bytes_of(t)
             )
-        return WindowDetokenizer(lambda ids: self._decode(ids, skip_special_tokens))
+        return WindowDetokenizer(lambda ids: self._decode(ids, skip_special_tokens), self._byte_tokens)
+
+    def _fallback_tokens(self) -> dict[int, int]:
+        found = {self.tokenizer.token_to_id(f"<0x{byte:02X}>"): byte for byte in range(256)}
+        return {token: byte for token, byte in found.items() if token is not None} if len(found) == 256 else {}
 
     def stream(self, rules: TextRules) -> TextStream:
         return TextStream(self.detokenizer(rules.skip_special_tokens), rules)
@@ -212,9 +232,13 @@ class TextCodec:
         return str(self.tokenizer.decode(ids, skip_special_tokens=skip_special_tokens))
 
     def bytes_of(self, token: int) -> bytes:
-        """The token's own bytes; of a tokenizer that is not byte-level, its decoding alone. Empty for an unused id."""
+        """The token's own bytes; of a tokenizer that is not byte-level, what it adds to a text. Empty for an unused
+        id."""
+        if token in self._byte_tokens:
+            return bytes([self._byte_tokens[token]])
         if not self._byte_level:
-            return self._decode([token], skip_special_tokens=False).encode()
+            before = self._decode(self._anchor, skip_special_tokens=False)
+            return self._decode([*self._anchor, token], skip_special_tokens=False).removeprefix(before).encode()
         piece = self.tokenizer.id_to_token(token) or ""
         try:
             return bytes(self._chars_to_bytes[c] for c in piece)

@@ -22,8 +22,8 @@ def legacy(
         if found is None:
             tops.append(None)
             continue
-        top = {codec.token_string(token): found.logprob}
-        for other, value in zip(found.top_ids, found.top_logprobs, strict=True):
+        top: dict[str, float] = {}
+        for other, value in (*zip(found.top_ids, found.top_logprobs, strict=True), (token, found.logprob)):
             top.setdefault(codec.token_string(other), value)
         tops.append(top)
     return {

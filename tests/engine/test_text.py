@@ -63,13 +63,39 @@ def byte_fallback_tokenizer() -> Tokenizer:
     return tokenizer
 
 
+@pytest.fixture(scope="module")
+def fallback(tmp_path_factory: pytest.TempPathFactory) -> TextCodec:
+    directory = tmp_path_factory.mktemp("fallback")
+    byte_fallback_tokenizer().save(str(directory / "tokenizer.json"))
+    return TextCodec(directory)
+
+
 @settings(max_examples=200)
-@given(st.lists(st.one_of(st.integers(1, 4), st.sampled_from("€😀é")), max_size=12))
-def test_window_deltas_are_the_full_decode(parts: list[int | str]) -> None:
-    tokenizer = byte_fallback_tokenizer()
+@given(st.lists(st.one_of(st.integers(1, 4), st.sampled_from("€😀é\ufffd")), max_size=12))
+def test_window_deltas_are_the_full_decode(fallback: TextCodec, parts: list[int | str]) -> None:
     ids = [i for p in parts for i in ([p] if isinstance(p, int) else [5 + b for b in p.encode()])]
+    detokenizer = fallback.detokenizer()
+    assert isinstance(detokenizer, WindowDetokenizer)
+    deltas = [detokenizer.push(i) for i in ids]
+    assert "".join([*deltas, detokenizer.flush()]) == fallback.tokenizer.decode(ids)
+    assert "".join(deltas) == fallback.tokenizer.decode(ids)  # every character is complete, so nothing waits
+
+
+def test_half_a_character_at_the_end(fallback: TextCodec) -> None:
+    detokenizer = fallback.detokenizer()
+    assert [detokenizer.push(t) for t in (1, 5 + 0xE2, 5 + 0x82)] == ["he", "", ""]
+    assert detokenizer.flush() == "\ufffd\ufffd"
+
+
+def test_without_byte_tokens_a_replacement_character_waits_a_little() -> None:
+    tokenizer = byte_fallback_tokenizer()
     detokenizer = WindowDetokenizer(tokenizer.decode)
-    assert "".join([*(detokenizer.push(i) for i in ids), detokenizer.flush()]) == tokenizer.decode(ids)
+    ids = [1, *(5 + b for b in "€".encode()), 2]
+    assert [detokenizer.push(i) for i in ids] == ["he", "", "", "€", "llo"]
+
+
+def test_tokens_that_are_not_byte_level_have_names(fallback: TextCodec) -> None:
+    assert [fallback.token_string(t) for t in (1, 2, 5 + ord("a"), 5 + 0xE2)] == [" he", "llo", "a", "bytes:\\xe2"]
 
 
 @settings(max_examples=300)
@@ -107,6 +133,38 @@ def test_a_stop_string_of_split_characters(codec: TextCodec) -> None:
     ids, _ = codec.encode("ab€cd")
     assert "".join(stream.push(t) for t in ids) == "ab"
     assert stream.stopped
+
+
+@settings(max_examples=150)
+@given(
+    text=st.text(alphabet="ab€", min_size=1, max_size=14),
+    stop=st.text(alphabet="ab€", min_size=1, max_size=3),
+    min_tokens=st.integers(0, 8),
+    include=st.booleans(),
+)
+def test_stop_strings_behind_the_first_tokens(
+    codec: TextCodec, text: str, stop: str, min_tokens: int, include: bool
+) -> None:
+    ids, _ = codec.encode(text)
+    stream = codec.stream(TextRules((stop,), include, min_tokens=min_tokens))
+    found = []
+    for token in ids:
+        found.append(stream.push(token))
+        if stream.stopped:
+            break
+    else:
+        found.append(stream.finish())
+    free = len("".join(streamed(codec, ids[:min_tokens])[:-1]))  # characters that are complete by then
+    at = text.find(stop, free)
+    assert stream.stopped == (at >= 0)
+    assert "".join(found) == (text if at < 0 else text[: at + len(stop) * include])
+
+
+def test_special_tokens_as_text(codec: TextCodec) -> None:
+    ids = [*b"a", EOS_ID, *b"b"]
+    shown, hidden = codec.stream(TextRules(skip_special_tokens=False)), codec.stream(TextRules())
+    assert "".join(shown.push(t) for t in ids) == "a<|im_end|>b"
+    assert "".join(hidden.push(t) for t in ids) == "ab"
 
 
 def test_end_ids_are_a_union(tmp_path: Path) -> None:
