@@ -67,7 +67,10 @@ def main(arguments: argparse.Namespace) -> None:
     check_writable(arguments.out)
     gc.collect()
     gc.freeze()
-    loads = measure(setup, policies, loads_of(arguments, config), arguments.rounds)
+    try:
+        loads = measure(setup, policies, loads_of(arguments, config), arguments.rounds)
+    finally:
+        gc.unfreeze()
     check_same_outputs([run for load in loads for run in load.records.items()])
     tables, groups, said, measured = list[Table](), list[page.Group](), list[str](), list[dict[str, Any]]()
     for load in loads:
