@@ -17,7 +17,8 @@ from engine.batch import BatchEntry
 from engine.blocks import BlockPool, BlockPoolError
 from engine.config import EngineConfig
 from engine.grammar import GrammarCompiler, Matcher, MatchError
-from engine.logits import SLICE_ROWS, Rows
+from engine.ledger import SLICE_ROWS
+from engine.logits import Rows
 from engine.plan import Plan, Scheduled
 from engine.protocol import AddRequest, Output, Refusal, StepRow
 from engine.references import ReferenceStore, StorageError

@@ -2,7 +2,8 @@
 
     memory limit
     +-----------+---------------------------+--------------------------------------------+
-    | weights   | activations (worst step)  | KV pool = num_blocks x block               |
+    | weights   | activations: tables, and  | KV pool = num_blocks x block               |
+    |           | the largest step's peak   |                                            |
     +-----------+---------------------------+--------------------------------------------+
     block = block_size tokens x 2 (K and V) x layers x kv_heads x (head_dim x dtype bytes + a scale's, for int8)
 
@@ -13,6 +14,7 @@ The arithmetic is Kwon et al., "Efficient Memory Management for Large Language M
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +24,10 @@ from engine.artifact import ArtifactError, read_manifest
 from engine.config import EngineConfig
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+SLICE_ROWS = 32  # rows of a scored prompt whose logits exist at once
+PANEL, PANEL_SLICE = 32, 128  # output columns and inner values that csrc/gemm.c has at hand at once
+SCORED_COPIES = 3  # of a slice of prompt logits: themselves, their log-probabilities, the stored ones they are held to
+ROW_BYTES = 32  # for each token of the vocabulary while a row is drawn from or compared: four float64
 KV_SCALE_BYTES = {"int8": 4}  # of a token and KV head, for keys and for values; other dtypes have none
 
 
@@ -36,6 +42,7 @@ class ModelShape(BaseModel):
     head_dim: int = Field(ge=1)
     intermediate: int = Field(ge=1)
     vocab: int = Field(ge=1)
+    rotary_tables: int = Field(1, ge=1, description="of cosines and sines: one for each way of rotating")
 
     @model_validator(mode="after")
     def _groups(self) -> Self:
@@ -50,6 +57,7 @@ class ModelShape(BaseModel):
         Raises:
             ArtifactError: a key is missing.
         """
+        by_kind = any(isinstance(v, dict) for v in (config.get("rope_parameters") or {}).values())
         try:
             heads = config["num_attention_heads"]
             return cls(
@@ -60,16 +68,16 @@ class ModelShape(BaseModel):
                 head_dim=config.get("head_dim") or config["hidden_size"] // heads,
                 intermediate=config["intermediate_size"],
                 vocab=config["vocab_size"],
+                rotary_tables=2
+                if by_kind or config.get("rope_local_base_freq")
+                else 1,  # Gemma 3: windowed and full layers
             )
         except KeyError as e:
             raise ArtifactError(f"config.json has no {e.args[0]!r}; expected a Llama-style decoder config") from e
 
     @classmethod
     def of_directory(cls, directory: Path) -> ModelShape:
-        path = directory / "config.json"
-        if not path.is_file():
-            raise ArtifactError(f"{path} not found; expected a model directory")
-        return cls.of_config(json.loads(path.read_text(encoding="utf-8")))
+        return cls.of_config(_hf_config(directory))
 
 
 class Ledger(BaseModel):
@@ -96,15 +104,39 @@ def kv_bytes_per_token(shape: ModelShape, kv_dtype: str) -> int:
 
 
 def activation_bytes(shape: ModelShape, config: EngineConfig, compute_dtype: str) -> int:
-    """Upper estimate of the live activations of the largest step.
+    """What is alive beside weights and pool at the worst moment of the largest step, as kernels/cpu computes it.
 
-    Rows of a step: ``max_num_batched_tokens``. Live at once for each row: residual and normed input (2 hidden), the
-    fused gate and up projections and their product (3 intermediate), q, k, v and the attention output. Logits in
-    float32 for ``max_num_seqs`` rows, with one copy for log-probabilities.
+    The largest step has ``max_num_batched_tokens`` rows, and logits for ``max_num_seqs`` of them.
     """
-    row = 2 * shape.hidden + 3 * shape.intermediate + 2 * (shape.heads + shape.kv_heads) * shape.head_dim
-    logits = 2 * config.max_num_seqs * shape.vocab * 4
-    return config.max_num_batched_tokens * row * DTYPE_BYTES[compute_dtype] + logits
+    rows, size = config.max_num_batched_tokens, DTYPE_BYTES[compute_dtype]
+    hidden, inner = shape.hidden, shape.intermediate
+    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    in_a_layer = max(
+        3 * hidden + (q + 2 * kv) + (q + kv) + q,  # residual, input, output; q k v, rotated q and k, attended
+        2 * hidden + 3 * inner,  # residual, input; gate and up, their product
+        3 * hidden + inner,  # and the product with the output
+        4 * hidden,  # sum and norm: both inputs, both outputs
+    )
+    turn = shape.rotary_tables * 2 * shape.head_dim * 4  # cosines and sines of a position
+    all_along = (
+        config.max_model_len * turn
+        + rows * (turn + 3 * 8)  # token ids, positions, slots
+        + rows * max(hidden, inner, q) * size  # the input of a product in row tiles (csrc/gemm.c); w8a8 needs half
+        + compute_threads(config) * (rows + PANEL_SLICE) * PANEL * 4  # sums of a panel, one slice of it (ibid.)
+    )
+    drawn = config.max_num_seqs * shape.vocab * 4
+    at_the_head = (
+        rows * hidden * size
+        + drawn
+        + max(drawn, SCORED_COPIES * SLICE_ROWS * shape.vocab * 4)  # stacked for the argmax; or a slice of a prompt's
+        + ROW_BYTES * shape.vocab
+    )
+    return all_along + max(rows * in_a_layer * size, at_the_head)
+
+
+def compute_threads(config: EngineConfig) -> int:
+    """As many as are asked for; all cores that this process may use where that is left open."""
+    return config.threads or len(os.sched_getaffinity(0))
 
 
 def plan(shape: ModelShape, weights_bytes: int, config: EngineConfig, compute_dtype: str, kv_dtype: str) -> Ledger:
@@ -113,7 +145,7 @@ def plan(shape: ModelShape, weights_bytes: int, config: EngineConfig, compute_dt
     The pool is never larger than ``max_num_seqs`` requests of ``max_model_len`` tokens could use.
 
     Raises:
-        ArtifactError: not even one request of ``max_model_len`` tokens fits.
+        ArtifactError: not even one request of ``max_model_len`` tokens fits, or the whole does not fit the limit.
     """
     per_token = kv_bytes_per_token(shape, kv_dtype)
     per_block = per_token * config.block_size
@@ -128,6 +160,13 @@ def plan(shape: ModelShape, weights_bytes: int, config: EngineConfig, compute_dt
             f"{config.memory_limit_bytes if config.kv_pool_bytes is None else config.kv_pool_bytes} bytes); "
             "raise memory_limit_bytes or kv_pool_bytes, or lower max_model_len"
         )
+    total = weights_bytes + live + num_blocks * per_block
+    if total > config.memory_limit_bytes:
+        raise ArtifactError(
+            f"kv_pool_bytes asks for a KV pool of {num_blocks * per_block} bytes; with weights {weights_bytes} and "
+            f"activations {live} that is {total}, but memory_limit_bytes is {config.memory_limit_bytes}; lower the "
+            "first or raise the second"
+        )
     return Ledger(
         weights_bytes=weights_bytes,
         activation_bytes=live,
@@ -136,7 +175,7 @@ def plan(shape: ModelShape, weights_bytes: int, config: EngineConfig, compute_dt
         block_size=config.block_size,
         num_blocks=num_blocks,
         kv_pool_bytes=num_blocks * per_block,
-        total_bytes=weights_bytes + live + num_blocks * per_block,
+        total_bytes=total,
         kv_pool_tokens=num_blocks * config.block_size,
         max_model_len=config.max_model_len,
         requests_that_fit=num_blocks // blocks_of_one,
@@ -145,6 +184,19 @@ def plan(shape: ModelShape, weights_bytes: int, config: EngineConfig, compute_dt
 
 def plan_artifact(directory: Path, config: EngineConfig, compute_dtype: str, kv_dtype: str) -> Ledger:
     """The plan for an artifact on disk."""
-    return plan(
-        ModelShape.of_directory(directory), read_manifest(directory).weight_bytes, config, compute_dtype, kv_dtype
-    )
+    found = _hf_config(directory)
+    weights = read_manifest(directory).weight_bytes
+    return plan(ModelShape.of_config(found), weights, served(config, found), compute_dtype, kv_dtype)
+
+
+def served(config: EngineConfig, hf_config: dict[str, Any]) -> EngineConfig:
+    """``config`` with a ``max_model_len`` that the model of this ``config.json`` has positions for."""
+    most = int(hf_config.get("max_position_embeddings", config.max_model_len))
+    return config.model_copy(update={"max_model_len": min(config.max_model_len, most)})
+
+
+def _hf_config(directory: Path) -> dict[str, Any]:
+    path = directory / "config.json"
+    if not path.is_file():
+        raise ArtifactError(f"{path} not found; expected a model directory")
+    return dict(json.loads(path.read_text(encoding="utf-8")))

@@ -7,8 +7,6 @@ from typing import Protocol
 
 from torch import Tensor, inference_mode
 
-SLICE_ROWS = 32  # rows that are worth taking at once: 32 x vocab floats
-
 
 class Rows(Protocol):
     """A float32 tensor [rows, vocab], or what stands for one until its rows are looked at."""

@@ -9,7 +9,6 @@ block tables                   belong to the scheduler's BlockPool; the runner b
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
@@ -41,23 +40,18 @@ class ModelRunner:
         """
         manifest, hf_config = read_manifest(artifact), read_config(artifact)
         self.shape = ledger.ModelShape.of_config(hf_config)
-        threads = config.threads or len(os.sched_getaffinity(0))
+        threads = ledger.compute_threads(config)
         isa = isa_features()
         compute, kv, reason = resolve_dtypes(config, isa)
         kernels, kernels_reason = select(config.backend, getattr(torch, compute), threads)
         torch.set_num_threads(kernels.torch_threads)
-        self.max_model_len = min(config.max_model_len, int(hf_config.get("max_position_embeddings", 1 << 30)))
+        config = ledger.served(config, hf_config)
+        self.max_model_len = config.max_model_len
         self.vocab_size = self.shape.vocab
         self.block_size = config.block_size
         with torch.inference_mode():
             self.model = load_model(artifact, hf_config, manifest, kernels, self.max_model_len)
-            planned = ledger.plan(
-                self.shape,
-                self.model.nbytes,
-                config.model_copy(update={"max_model_len": self.max_model_len}),
-                compute,
-                kv,
-            )
+            planned = ledger.plan(self.shape, self.model.nbytes, config, compute, kv)
             self.num_blocks = planned.num_blocks
             self.caches = [
                 kernels.new_kv_cache(

@@ -84,9 +84,13 @@ def bench(ctx: typer.Context) -> None:
 
 @app.command()
 def plan(
+    ctx: typer.Context,
     artifact: Annotated[
         Path | None, typer.Option(help="A model directory; its engine settings from params.yaml.")
     ] = None,
+    measure: Annotated[
+        bool, typer.Option(help="Also boot the engine on --artifact, run its largest steps, and compare.")
+    ] = False,
     layers: Annotated[int | None, typer.Option(min=1)] = None,
     hidden: Annotated[int | None, typer.Option(min=1)] = None,
     params: Annotated[float | None, typer.Option(min=1, help="Number of weights, for instance 7e9.")] = None,
@@ -105,10 +109,24 @@ def plan(
     from pipeline.params import load_params
 
     if artifact is not None:
-        shape, ledger, compute, kv = planning.plan_of_directory(artifact, load_params().engine)
+        sources = {name: ctx.get_parameter_source(name) for name in ctx.params if name not in ("artifact", "measure")}
+        other = next((name for name, source in sources.items() if source and source.name == "COMMANDLINE"), None)
+        if other is not None:
+            raise SeatrialError(
+                f"--{other.replace('_', '-')} belongs to a plan from numbers; with --artifact the sizes are the "
+                "model's and the settings those of `engine` in params.yaml"
+            )
+        config = load_params().engine
+        shape, ledger, compute, kv = planning.plan_of_directory(artifact, config)
         rows = planning.rows_of(shape, ledger.weights_bytes, kv, ledger)
         planning.show(f"{artifact} (computes in {compute})", rows)
+        if measure:
+            from pipeline.measure import compared, measure_directory
+
+            planning.show("planned and measured, in bytes", compared(ledger, measure_directory(artifact, config)))
         return
+    if measure:
+        raise SeatrialError("--measure boots an engine: give it --artifact DIR")
     if layers is None or hidden is None or params is None:
         raise SeatrialError(
             "give --artifact DIR, or all of --layers, --hidden and --params (for instance 32, 4096, 7e9)"

@@ -6,6 +6,7 @@ The arithmetic is ``engine.ledger``; this module feeds it and prints it.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +77,13 @@ def size(n: int) -> str:
     return f"{n} bytes"
 
 
-def show(title: str, rows: list[tuple[str, str]]) -> None:
+def show(title: str, rows: Sequence[tuple[str, ...]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title, show_header=False, title_justify="left")
-    for what, much in rows:
-        table.add_row(what, much)
+    for row in rows:
+        table.add_row(*row)
     Console().print(table)
 
 

@@ -37,7 +37,8 @@ class TensorStore:
         return name in self._files
 
     def get(self, name: str) -> Tensor:
-        """
+        """A tensor of its own: one that looked into the mapped file would keep all of the file in memory.
+
         Raises:
             ArtifactError: no such tensor.
         """
@@ -47,4 +48,4 @@ class TensorStore:
                 f"{', '.join(sorted(self._files)[:3])}); its manifest or config.json asks for it: build it again"
             )
         tensor: Tensor = self._files[name].get_tensor(name)
-        return tensor
+        return tensor.clone()

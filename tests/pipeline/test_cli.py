@@ -71,6 +71,8 @@ def test_the_known_seven_billion_ledger() -> None:
     [
         (("plan", "--layers", "32"), "give --artifact DIR, or all of --layers, --hidden and --params"),
         (("plan", "--layers", "2", "--hidden", "64", "--params", "1e9", "--memory", "1"), "raise memory_limit_bytes"),
+        (("plan", "--artifact", "any", "--kv-dtype", "int8"), "--kv-dtype belongs to a plan from numbers"),
+        (("plan", "--layers", "2", "--measure"), "--measure boots an engine: give it --artifact DIR"),
         (("plan", "--artifact", "nowhere"), "not found"),
         (("serve", "--artifact", "nowhere"), "nowhere is not a directory"),
         (("plan", "--tier", "int8"), "No such option"),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from engine.artifact import ArtifactError
 from engine.config import EngineConfig, resolve_dtypes
-from engine.ledger import ModelShape, kv_bytes_per_token, plan
+from engine.ledger import ModelShape, activation_bytes, kv_bytes_per_token, plan
 from pipeline.errors import SeatrialError
 from pipeline.plan import plan_numbers, rows_of, shape_of_numbers, size
 
@@ -64,9 +64,31 @@ def test_the_plan_stays_within_the_limit(limit: int, weights: int, seqs: int, le
     assert ledger.num_blocks <= seqs * -(-length // block)
 
 
-def ledger_activations(shape: ModelShape, config: EngineConfig) -> int:
-    from engine.ledger import activation_bytes
+def test_a_pool_of_its_own_size_stays_within_the_limit() -> None:
+    shape = ModelShape(layers=3, hidden=96, heads=6, kv_heads=2, head_dim=16, intermediate=256, vocab=500)
+    config = EngineConfig(kv_pool_bytes=2**24, memory_limit_bytes=2**24, max_model_len=256, max_num_seqs=200)
+    with pytest.raises(
+        ArtifactError, match=r"kv_pool_bytes asks for .* 16773120 bytes; .* memory_limit_bytes is 16777216"
+    ):
+        plan(shape, 1000, config, "bfloat16", "bfloat16")
+    plan(shape, 1000, config.model_copy(update={"memory_limit_bytes": 2**26}), "bfloat16", "bfloat16")
 
+
+def test_the_largest_step_counts_what_is_alive_at_once() -> None:
+    shape = ModelShape(layers=3, hidden=96, heads=6, kv_heads=2, head_dim=16, intermediate=256, vocab=500)
+    one = EngineConfig(threads=1, max_num_seqs=1)
+    base = activation_bytes(shape, one, "bfloat16")
+    # Rows of logits count twice where they are more than the slices of a scored prompt: themselves, and stacked.
+    many = [activation_bytes(shape, one.model_copy(update={"max_num_seqs": n}), "bfloat16") for n in (2000, 2001)]
+    assert many[1] - many[0] == 2 * 500 * 4
+    # Two tables of cosines and sines, of max_model_len and of the step's rows.
+    two = shape.model_copy(update={"rotary_tables": 2})
+    assert activation_bytes(two, one, "bfloat16") - base == (2048 + 512) * 2 * 16 * 4
+    wide = activation_bytes(shape, one, "float32")
+    assert base < wide < 2 * base
+
+
+def ledger_activations(shape: ModelShape, config: EngineConfig) -> int:
     return activation_bytes(shape, config, "bfloat16")
 
 
