@@ -117,10 +117,10 @@ def activation_bytes(shape: ModelShape, config: EngineConfig, compute_dtype: str
         3 * hidden + inner,  # and the product with the output
         4 * hidden,  # sum and norm: both inputs, both outputs
     )
-    turn = shape.rotary_tables * 2 * shape.head_dim * 4  # cosines and sines of a position
+    angles = shape.rotary_tables * shape.head_dim * 4  # half a head's, their cosines and sines in float32
     all_along = (
-        config.max_model_len * turn
-        + rows * (turn + 3 * 8)  # token ids, positions, slots
+        config.max_model_len * angles
+        + rows * (2 * angles + 3 * 8)  # of both halves; token ids, positions, slots
         + rows * max(hidden, inner, q) * size  # the input of a product in row tiles (csrc/gemm.c); w8a8 needs half
         + compute_threads(config) * (rows + PANEL_SLICE) * PANEL * 4  # sums of a panel, one slice of it (ibid.)
     )

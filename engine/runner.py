@@ -75,7 +75,7 @@ class ModelRunner:
         )
 
     def memory(self) -> dict[str, int]:
-        """Bytes that are really allocated."""
+        """Bytes that are really allocated: the storages of the tensors."""
         return {"weights_bytes": self.model.nbytes, "kv_pool_bytes": sum(cache.nbytes for cache in self.caches)}
 
     def execute(self, batch: list[BatchEntry]) -> list[Rows | None]:

@@ -6,7 +6,9 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import psutil
@@ -91,7 +93,7 @@ def create_app(state: ServerState) -> FastAPI:
             "artifact": {"name": state.manifest.name, "digest": state.manifest.digest},
             "config": state.config.model_dump(mode="json"),
             "derived": state.client.about["derived"],
-            "memory": {**state.client.about["memory"], "rss_bytes": _rss_bytes(state)},
+            "memory": {**state.client.about["memory"], **_resident_bytes(state)},
             "steps": state.client.stats,
             "processes": {"server": os.getpid(), "core": state.client.pid},
         }
@@ -155,9 +157,14 @@ async def _body(request: Request) -> bytes:
     return bytes(body)
 
 
-def _rss_bytes(state: ServerState) -> int | None:
-    """Resident memory of server and core; None where one of them is gone."""
-    try:
-        return sum(int(psutil.Process(pid).memory_info().rss) for pid in (os.getpid(), state.client.pid))
-    except psutil.Error:
-        return None
+def _resident_bytes(state: ServerState) -> dict[str, int | None]:
+    """Resident memory: of server and core, of the core alone, and what the core alone had at most so far (Linux). None
+    where one of them is gone, or the system does not say."""
+    found: dict[str, int | None] = {"rss_bytes": None, "core_rss_bytes": None, "core_peak_rss_bytes": None}
+    with suppress(psutil.Error):
+        found["core_rss_bytes"] = core = int(psutil.Process(state.client.pid).memory_info().rss)
+        found["rss_bytes"] = core + int(psutil.Process().memory_info().rss)
+    with suppress(OSError, StopIteration):
+        lines = Path(f"/proc/{state.client.pid}/status").read_text(encoding="utf-8").splitlines()
+        found["core_peak_rss_bytes"] = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    return found

@@ -39,6 +39,8 @@ def test_models_health_info(server: Booted) -> None:
     assert info["derived"]["compute_dtype"] == "float32"
     assert info["memory"]["rss_bytes"] > info["memory"]["weights_bytes"] > 0
     assert info["memory"]["kv_pool_bytes"] > 0
+    assert info["memory"]["rss_bytes"] > info["memory"]["core_rss_bytes"] > info["memory"]["weights_bytes"]
+    assert info["memory"]["core_peak_rss_bytes"] >= info["memory"]["core_rss_bytes"]
 
 
 def test_stream_of_one_chunk_a_token(server: Booted) -> None:

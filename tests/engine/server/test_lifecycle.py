@@ -74,7 +74,8 @@ def test_frozen_and_dead_core(artifact: Path) -> None:
         assert "exit code -9" in server.http.get("/health").json()["reason"]
         assert server.complete("x").status_code == 503
         assert server.http.get("/metrics").status_code == 200
-        assert server.http.get("/info").json()["memory"]["rss_bytes"] is None
+        memory = server.http.get("/info").json()["memory"]
+        assert [memory[f"{part}rss_bytes"] for part in ("", "core_", "core_peak_")] == [None] * 3
 
 
 @pytest.mark.parametrize(("grace", "reason"), [("60", "length"), ("0", "abort")])
