@@ -51,7 +51,7 @@ class BlockPool:
         self._cached: OrderedDict[int, None] = OrderedDict()  # oldest first
         self._tables: set[BlockTable] = set()
         self.failures = {"exhausted": 0, "fragmented": 0}
-        self.changes = 0  # releases and newly known blocks: while it stands still, what found no room finds none
+        self.releases = 0  # while it stands still, what found no room finds none, unless more of its prefix is known
 
     @property
     def num_free(self) -> int:
@@ -128,7 +128,6 @@ class BlockPool:
         if digest not in self._known and block not in self._content:
             self._known[digest] = block
             self._content[block] = (digest, tokens)
-            self.changes += 1
 
     # References
 
@@ -222,7 +221,7 @@ class BlockPool:
         table.blocks = []
         table.num_published = 0
         self._tables.discard(table)
-        self.changes += 1
+        self.releases += 1
 
     def _take(self, block: int) -> None:
         if not self._refs[block]:

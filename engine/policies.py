@@ -46,9 +46,8 @@ class Reservation(Protocol):
     def hits(self, request: Request) -> list[int]:
         """Blocks with the first tokens of a waiting request, which it may share."""
 
-    def start(self, request: Request, spare: int) -> int | None:
-        """Gives a waiting request its blocks. Returns how many of its tokens need not be computed; None if there is no
-        room beside ``spare`` blocks."""
+    def start(self, request: Request, hits: list[int], spare: int) -> bool:
+        """Gives a waiting request its blocks, the hits first, if there is room beside ``spare`` blocks."""
 
 
 class Paged:
@@ -66,10 +65,8 @@ class Paged:
     def hits(self, request: Request) -> list[int]:
         return self.pool.match(request.table, request.tokens, request.reusable_prefix_tokens)
 
-    def start(self, request: Request, spare: int) -> int | None:
-        hits = self.hits(request)
-        found = self.pool.start(request.table, hits, request.num_tokens, spare)
-        return len(hits) * self.pool.block_size if found else None
+    def start(self, request: Request, hits: list[int], spare: int) -> bool:
+        return self.pool.start(request.table, hits, request.num_tokens, spare)
 
 
 class Contiguous:
@@ -91,8 +88,8 @@ class Contiguous:
     def hits(self, request: Request) -> list[int]:
         return []
 
-    def start(self, request: Request, spare: int) -> int | None:
-        return 0 if self.pool.reserve(request.table, request.max_total_tokens) else None  # nobody grows: no spare
+    def start(self, request: Request, hits: list[int], spare: int) -> bool:
+        return self.pool.reserve(request.table, request.max_total_tokens)  # nobody grows: no spare
 
 
 RESERVATIONS: dict[KvReservation, Callable[[BlockPool], Reservation]] = {"paged": Paged, "contiguous": Contiguous}

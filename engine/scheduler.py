@@ -54,10 +54,12 @@ class QueueFullError(RuntimeError):
 
 @dataclass(frozen=True)
 class _NoRoom:
-    """Who found no blocks, at which count of the pool's changes, and whether only for want of adjacent ones."""
+    """Who found no blocks, after how many releases and with how many hits, and whether only for want of adjacent
+    ones."""
 
     request: Request
-    changes: int
+    releases: int
+    num_hits: int
     fragmented: bool
 
 
@@ -93,7 +95,7 @@ class Scheduler:
     def num_blocks_stranded(self) -> int:
         """Blocks that nobody holds and that are of no use to the first of the queue, because too few are adjacent."""
         found = self._no_room
-        return self.pool.num_available if found and found.fragmented and found.changes == self.pool.changes else 0
+        return self.pool.num_available if found and found.fragmented and found.releases == self.pool.releases else 0
 
     @property
     def has_work(self) -> bool:
@@ -238,15 +240,20 @@ class Scheduler:
         return True
 
     def _find_room(self, request: Request) -> int | None:
-        """Blocks for a waiting request; as ``Reservation.start``. Without a change in the pool nobody asks twice."""
-        found = self._no_room
-        if found and found.request is request and found.changes == self.pool.changes:
+        """Blocks for a waiting request. Returns how many of its tokens need not be computed; None without room.
+
+        It is asked in every step, but a failure is counted anew only after a release or when more hits are there.
+        """
+        hits, found = self.reservation.hits(request), self._no_room
+        if found and found == _NoRoom(request, self.pool.releases, len(hits), found.fragmented):
             return None
         fragmented = self.pool.failures["fragmented"]
-        cached = self.reservation.start(request, self._spare_blocks)
+        if self.reservation.start(request, hits, self._spare_blocks):
+            self._no_room = None
+            return len(hits) * self.pool.block_size
         fragmented = self.pool.failures["fragmented"] - fragmented
-        self._no_room = _NoRoom(request, self.pool.changes, fragmented > 0) if cached is None else None
-        return cached
+        self._no_room = _NoRoom(request, self.pool.releases, len(hits), fragmented > 0)
+        return None
 
     def _make_way(self, plan: Plan, request: Request) -> bool:
         """Preempts running requests that are less important than ``request``, the cheapest of the least important
