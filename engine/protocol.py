@@ -38,7 +38,8 @@ class AddRequest(NamedTuple):
 
 
 class Output(NamedTuple):
-    """News of one request: a token, an end, or a refusal (``refusal`` set, never with a token)."""
+    """News of one request: a token, an end, or a refusal (``refusal`` set, never with a token). With the finish reason
+    ``error``, a refusal says that the request itself was at fault."""
 
     id: str
     token: int | None = None

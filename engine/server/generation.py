@@ -125,7 +125,7 @@ class Generation:
                     for choice in choices.values():
                         self._end(choice, "error")
                     raise ApiError(503, self.client.failure or "the engine core is gone", reason="unhealthy")
-                if output.refusal:
+                if output.refusal and not output.finish_reason:
                     refused = True
                     raise self._refused(output)
                 choice = choices[output.id]
@@ -166,6 +166,8 @@ class Generation:
     def _piece(self, ticket: Ticket, output: Output, choice: _Choice) -> Piece:
         if output.finish_reason == "error":
             self._end(choice, "error")
+            if output.refusal:  # its own fault, though it came out late: a grammar that cannot be followed
+                raise ApiError(400, output.error or "the request failed", param=self.grammar_param)
             raise ApiError(500, output.error or "the request failed", reason="error")
         before, text = choice.stream.num_decoded_chars, ""
         finish = output.finish_reason

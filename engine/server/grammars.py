@@ -8,6 +8,7 @@ import logging
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import OrderedDict
+from hashlib import sha256
 from pathlib import Path
 
 from engine.grammar import Grammar, GrammarError
@@ -26,7 +27,7 @@ class GrammarChecker:
 
     def __init__(self, artifact: Path) -> None:
         self._artifact = artifact
-        self._known: OrderedDict[Grammar, str | None] = OrderedDict()
+        self._known: OrderedDict[bytes, str | None] = OrderedDict()  # digest of a grammar -> problem
         self._process: Process | None = None
         self._lock = asyncio.Lock()
         self._waiting = 0
@@ -35,26 +36,27 @@ class GrammarChecker:
         """
         Raises:
             GrammarError: it cannot be used; says why.
-            ApiError: 429 when too many wait.
+            ApiError: 429 when too many wait, 503 when the machine is too busy.
         """
-        if grammar not in self._known:
+        key = sha256(encode({"grammar": grammar})).digest()
+        if key not in self._known:
             if self._waiting >= MAX_WAITING:
                 message = f"{self._waiting} grammars wait to be compiled; try again"
                 raise ApiError(429, message, reason="queue_full", headers={"Retry-After": str(CPU_S)})
+            self._waiting += 1
             # A task of its own: a client that leaves must not leave the process with half a conversation.
-            await asyncio.shield(asyncio.create_task(self._ask(grammar, vocab_size)))
-        self._known.move_to_end(grammar)
-        if (problem := self._known[grammar]) is not None:
+            await asyncio.shield(asyncio.create_task(self._ask(key, grammar, vocab_size)))
+        self._known.move_to_end(key)
+        if (problem := self._known[key]) is not None:
             raise GrammarError(problem)
 
-    async def _ask(self, grammar: Grammar, vocab_size: int) -> None:
-        self._waiting += 1
+    async def _ask(self, key: bytes, grammar: Grammar, vocab_size: int) -> None:
         try:
             async with self._lock:
-                if grammar in self._known:
+                if key in self._known:
                     return
                 answer = await self._answer(grammar, vocab_size)
-                self._known[grammar] = answer
+                self._known[key] = answer
                 while len(self._known) > _REMEMBERED:
                     self._known.popitem(last=False)
         finally:
@@ -70,8 +72,12 @@ class GrammarChecker:
             async with asyncio.timeout(WALL_S):
                 found = await self._read(process)
             return str(found["error"]) if found["error"] is not None else None
-        except (asyncio.IncompleteReadError, ConnectionError, TimeoutError) as e:
-            await self._end(process, kill=isinstance(e, TimeoutError))
+        except TimeoutError as e:  # says nothing about the grammar, and is not remembered
+            await self._end(process, kill=True)
+            message = f"the grammar was not compiled within {WALL_S} s on this machine, which is too busy; try again"
+            raise ApiError(503, message, reason="queue_full", headers={"Retry-After": str(WALL_S)}) from e
+        except (asyncio.IncompleteReadError, ConnectionError):
+            await self._end(process, kill=False)
             log.warning("a %s was too hard to compile (exit code %s)", grammar[0], process.returncode)
             return f"the grammar takes more than {CPU_S} s or too much memory to compile; make it simpler"
 

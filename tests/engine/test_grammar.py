@@ -6,6 +6,8 @@ import json
 import re
 import subprocess
 import sys
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,20 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> GrammarCompiler:
     directory = tmp_path_factory.mktemp("tokenizer")
     write_byte_tokenizer(directory)
     (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": [EOS_ID, 256]}))
-    return GrammarCompiler(directory, VOCAB)
+    return AtOnce(directory, VOCAB)
+
+
+@dataclass
+class AtOnce(GrammarCompiler):
+    """Compiles in the caller's thread, so that a test does not depend on when a thread gets its turn."""
+
+    def compile_in_thread(self, grammar: Grammar) -> Future[Matcher]:
+        future: Future[Matcher] = Future()
+        try:
+            future.set_result(self.compile(grammar))
+        except GrammarError as e:
+            future.set_exception(e)
+        return future
 
 
 def make_core(compiler: GrammarCompiler | None, num_blocks: int = 256, **changes: Any) -> EngineCore:
@@ -114,7 +129,7 @@ def test_preemption_changes_nothing(compiler: GrammarCompiler) -> None:
     alone = [run(make_core(compiler), ask("x", i))["x"][0] for i in range(12)]
     core = make_core(compiler, num_blocks=27)
     found = run(core, *(ask(str(i), i) for i in range(12)))
-    assert core.scheduler.num_preemptions > 3
+    assert core.scheduler.num_preemptions >= 2
     assert [found[str(i)][0] for i in range(12)] == alone
 
 
@@ -136,7 +151,7 @@ def test_a_user_s_stop_token_ends_it_early(compiler: GrammarCompiler) -> None:
 
 
 def test_an_abort_while_it_compiles_leaves_nothing(compiler: GrammarCompiler) -> None:
-    core = make_core(compiler)
+    core = make_core(GrammarCompiler(compiler.artifact, VOCAB))  # with a thread
     core.submit(ask("a", 0, "b"))
     core.abort(["a"])
     ends = {o.id: o.finish_reason for o in core.step()}
@@ -152,8 +167,8 @@ def test_refusals_of_the_core(compiler: GrammarCompiler) -> None:
     assert (found["bad"][1].refusal, found["long"][1].refusal) == ("invalid", "too_long")
     assert "unclosed group" in str(found["bad"][1].error)
     assert found["good"][1].finish_reason == "stop"
-    many = run(core, ask("0", 0, "1", "2", "3"))
-    assert {o.refusal for _, o in many.values()} == {"queue_full"}
+    many = run(core, ask("0", 0, "1"), ask("2", 0, "3"))
+    assert {name: o.refusal for name, (_, o) in many.items()} == dict.fromkeys("01") | dict.fromkeys("23", "queue_full")
     assert not core.requests
     none = run(make_core(None), ask("x", 0))["x"][1]
     assert "without a compiler of grammars" in str(none.error)
