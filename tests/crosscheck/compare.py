@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 MAX_DIFFERENCE = 1e-3  # of the log-likelihood of one continuation, in nats, float32 against float32
 MAX_ERROR_RATIO = 1.5  # of our bf16 error to that of transformers in bf16
 
+METRICS = ("acc", "acc_norm", "exact_match")
+
 Key = tuple[str, str, int]  # task, id of the item, which of its continuations
 
 
 @dataclass(frozen=True)
 class Run:
-    """What lm-eval logged: log-likelihoods in nats, and of each item whether it is right, by each metric."""
+    """What lm-eval logged: log-likelihoods in nats, of each item whether it is right by each metric, greedy texts."""
 
     name: str
     loglikelihoods: dict[Key, float]
     right: dict[tuple[str, str, str], float]  # by task, metric, id of the item
+    texts: dict[tuple[str, str], str] = field(default_factory=dict)  # by task, id of the item
 
     def __post_init__(self) -> None:
         bad = [key for key, value in self.loglikelihoods.items() if not math.isfinite(value)]
@@ -43,6 +46,7 @@ def read_run(name: str, directory: Path) -> Run:
     """
     loglikelihoods: dict[Key, float] = {}
     right: dict[tuple[str, str, str], float] = {}
+    texts: dict[tuple[str, str], str] = {}
     for path in sorted(directory.rglob("samples_*.jsonl")):
         task = path.name.removeprefix("samples_").rpartition("_")[0]
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -51,11 +55,14 @@ def read_run(name: str, directory: Path) -> Run:
             for i, responses in enumerate(sample["resps"]):
                 if len(responses) != 1 or (task, item, i) in loglikelihoods:
                     raise ValueError(f"{path}: {item} has several answers to one request, expected one")
+                if isinstance(sample["arguments"]["gen_args_0"].get("arg_1"), dict):  # settings of a generation
+                    texts[task, item] = responses[0]
+                    continue
                 loglikelihoods[task, item, i], greedy = _parse(responses[0])
                 if greedy is not None:
                     right[task, "greedy", f"{item}/{i}"] = greedy
-            right |= {(task, m, item): float(sample[m]) for m in ("acc", "acc_norm") if m in sample}
-    return Run(name, loglikelihoods, right)
+            right |= {(task, m, item): float(sample[m]) for m in METRICS if m in sample}
+    return Run(name, loglikelihoods, right, texts)
 
 
 def _parse(response: Any) -> tuple[float, float | None]:
@@ -88,6 +95,10 @@ def same(found: Run, expected: Run, bound: float = MAX_DIFFERENCE) -> list[Row]:
             f"<= {bound:.0e}" if bound else "0", difference <= bound),
         Row(f"{pair}: items judged otherwise", ", ".join(map(" ".join, flips)) or "0", "0", not flips),
     ]  # fmt: skip
+    if expected.texts:
+        other = [key for key in expected.texts if found.texts[key] != expected.texts[key]]
+        words = f"{pair}: greedy texts of {len(expected.texts)} that differ"
+        rows.append(Row(words, ", ".join(map(" ".join, other)) or "0", "0", not other))
     before = expected.accuracies()
     for (task, metric), value in found.accuracies().items():
         expected_value = before[task, metric]
@@ -130,6 +141,10 @@ def _same_items(found: Run, expected: Run) -> None:
     Raises:
         ValueError: one run has answers that the other has not.
     """
-    for a, b in ((found.loglikelihoods, expected.loglikelihoods), (found.right, expected.right)):
+    for a, b in zip(_kinds(found), _kinds(expected), strict=True):
         if odd := sorted(map(str, a.keys() ^ b.keys())):
             raise ValueError(f"{found.name} and {expected.name} differ in {len(odd)} items, first {odd[0]}")
+
+
+def _kinds(run: Run) -> list[dict[Any, Any]]:
+    return [run.loglikelihoods, run.right, run.texts]

@@ -7,7 +7,8 @@ interpreter that runs this, so that both sides have the same torch and the same 
 bounds hold, 1 if one is broken, 3 if there is nothing to compare. With a model of 135 million parameters it takes some
 minutes on two cores.
 
-The runs, all of the same items (multiple choice, endings, whole texts; one of each longer than ``MAX_LENGTH``):
+The runs, all of the same items (multiple choice; endings and whole texts, one of each longer than ``MAX_LENGTH``; a few
+greedy answers, which must be equal in float32):
 
     hf-float32      transformers, the truth
     ours-float32    token ids, several requests at once: same accuracy, log-likelihoods within 1e-3
@@ -41,7 +42,7 @@ from tests.crosscheck.compare import Row, Run, lower_precision, read_run, same
 
 REQUIREMENT = "lm-eval[api,hf]==0.4.13"
 TASK_DIR = Path(__file__).with_name("tasks")
-TASKS = ("seatrial_choice", "seatrial_cloze", "seatrial_passages")
+TASKS = ("seatrial_choice", "seatrial_cloze", "seatrial_passages", "seatrial_answers")
 MODEL = "crosscheck"
 MAX_LENGTH = 512  # tokens; lm-eval keeps one of them for the answer when it asks a server, and one more for the first
 OFFLINE = {
@@ -107,9 +108,12 @@ def evaluate(options: Options, name: str, model: str, batch_size: int, arguments
     ]  # fmt: skip
     _run(command, options, name)
     try:
-        return read_run(name, out)
+        run = read_run(name, out)
     except (ValueError, KeyError, TypeError) as e:
         raise SeatrialError(f"the samples of lm-eval in {out} are not what was expected: {e!r}") from e
+    if missing := set(TASKS) - {key[0] for key in (*run.loglikelihoods, *run.texts)}:
+        raise SeatrialError(f"lm-eval wrote no samples of {', '.join(sorted(missing))} into {out}")
+    return run
 
 
 def _run(command: list[str], options: Options, name: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,24 @@ from pipeline.errors import SeatrialError
 from tests.crosscheck import lm_eval
 from tests.crosscheck.compare import Row, Run, lower_precision, read_run, same
 
-CHOICE, PASSAGES = "seatrial_choice", "seatrial_passages"
+CHOICE, PASSAGES, ANSWERS = "seatrial_choice", "seatrial_passages", "seatrial_answers"
 BASE = Run(
     "base",
     {(CHOICE, "one", 0): -1.0, (CHOICE, "one", 1): -2.0, (CHOICE, "two", 0): -3.0, (PASSAGES, "p", 0): -40.0},
     {(CHOICE, "acc", "one"): 1.0, (CHOICE, "acc", "two"): 0.0, (CHOICE, "greedy", "one/0"): 1.0},
+    {(ANSWERS, "a"): " aye"},
 )
 
 
 def changed(name: str = "found", by: float = 0.0, **values: Any) -> Run:
     """The base with some log-likelihoods moved ``by`` so much, and with other values where given."""
     loglikelihoods = {key: value + by for key, value in BASE.loglikelihoods.items()}
-    return Run(name, loglikelihoods | values.get("loglikelihoods", {}), BASE.right | values.get("right", {}))
+    return Run(
+        name,
+        loglikelihoods | values.get("loglikelihoods", {}),
+        BASE.right | values.get("right", {}),
+        BASE.texts | values.get("texts", {}),
+    )
 
 
 def broken(rows: list[Row]) -> list[str]:
@@ -54,12 +61,18 @@ def test_one_wrong_log_likelihood_is_seen() -> None:
 def test_one_item_judged_otherwise_is_seen() -> None:
     rows = same(changed(right={(CHOICE, "acc", "two"): 1.0}), BASE)
     assert broken(rows) == ["found against base: items judged otherwise", "found against base: acc of seatrial_choice"]
-    assert [(r.value, r.bound) for r in rows[2:3]] == [("1.0000", "0.5000")]
+    assert [(r.value, r.bound) for r in rows if r.what.endswith("acc of seatrial_choice")] == [("1.0000", "0.5000")]
     swapped = changed(right={(CHOICE, "acc", "two"): 1.0, (CHOICE, "acc", "one"): 0.0})  # the same accuracy
     assert broken(same(swapped, BASE)) == ["found against base: items judged otherwise"]
 
 
-@pytest.mark.parametrize("field", ["loglikelihoods", "right"])
+def test_one_other_text_is_seen() -> None:
+    rows = same(changed(texts={(ANSWERS, "a"): " aye."}), BASE)
+    assert broken(rows) == ["found against base: greedy texts of 1 that differ"]
+    assert [row.value for row in rows if row.passed is False] == ["seatrial_answers a"]
+
+
+@pytest.mark.parametrize("field", ["loglikelihoods", "right", "texts"])
 def test_runs_of_different_items_are_not_compared(field: str) -> None:
     more = changed("found", 0.0, **{field: {(CHOICE, "acc", "three"): -1.0}})
     for found, expected in ((more, BASE), (BASE, more)):
@@ -100,9 +113,21 @@ def write_samples(directory: Path, task: str, samples: list[dict[str, Any]]) -> 
 
 
 def test_samples_are_read(tmp_path: Path) -> None:
-    two = {"doc": {"id": "one"}, "resps": [[["-1.5", "True"]], [["-2.25", "False"]]], "acc": 1.0, "acc_norm": 0.0}
+    once: dict[str, Any] = {"gen_args_0": {"arg_0": "text", "arg_1": " ending"}}
+    whole: dict[str, Any] = {"gen_args_0": {"arg_0": "text"}}
+    until: dict[str, Any] = {"gen_args_0": {"arg_0": "text", "arg_1": {"until": ["\n"]}}}
+    two = {
+        "doc": {"id": "one"},
+        "arguments": once,
+        "resps": [[["-1.5", "True"]], [["-2.25", "False"]]],
+        "acc": 1.0,
+        "acc_norm": 0.0,
+    }
     write_samples(tmp_path / "a", CHOICE, [two])
-    write_samples(tmp_path / "a", PASSAGES, [{"doc": {"id": "p"}, "resps": [["-40.125"]], "bits_per_byte": [-40.1, 3]}])
+    passage = {"doc": {"id": "p"}, "arguments": whole, "resps": [["-40.125"]], "bits_per_byte": [-40.1, 3]}
+    write_samples(tmp_path / "a", PASSAGES, [passage])
+    answer = {"doc": {"id": "a"}, "arguments": until, "resps": [["-7"]], "exact_match": 0.0}
+    write_samples(tmp_path / "b", ANSWERS, [answer])
     run = read_run("run", tmp_path)
     assert run.loglikelihoods == {(CHOICE, "one", 0): -1.5, (CHOICE, "one", 1): -2.25, (PASSAGES, "p", 0): -40.125}
     assert run.right == {
@@ -110,12 +135,14 @@ def test_samples_are_read(tmp_path: Path) -> None:
         (CHOICE, "greedy", "one/1"): 0.0,
         (CHOICE, "acc", "one"): 1.0,
         (CHOICE, "acc_norm", "one"): 0.0,
+        (ANSWERS, "exact_match", "a"): 0.0,
     }
+    assert run.texts == {(ANSWERS, "a"): "-7"}
     assert run.accuracies()[CHOICE, "greedy"] == 0.5
 
 
 def test_samples_that_are_there_twice_are_refused(tmp_path: Path) -> None:
-    sample = {"doc": {"id": "one"}, "resps": [[["-1.5", "True"]]]}
+    sample = {"doc": {"id": "one"}, "arguments": {"gen_args_0": {}}, "resps": [[["-1.5", "True"]]]}
     write_samples(tmp_path, CHOICE, [sample, sample])
     with pytest.raises(ValueError, match="one has several answers"):
         read_run("run", tmp_path)
@@ -143,7 +170,7 @@ def test_the_exit_code_says_what_was_found(
 
     def by_server(options: lm_eval.Options, dtype: str, texts: bool = False) -> Run:
         found = ours() if dtype == "float32" else changed("ours-bfloat16", by=0.01)
-        return Run("ours-texts", found.loglikelihoods, found.right) if texts else found
+        return replace(found, name="ours-texts") if texts else found
 
     monkeypatch.setattr(lm_eval, "make_venv", lambda options: None)
     monkeypatch.setattr(lm_eval, "by_transformers", by_transformers)
