@@ -1,10 +1,10 @@
 """Dense products whose rows do not depend on each other's presence.
 
 A library product picks its blocking by the number of rows, and with it the order of additions: MKL's float32 results
-change between 1, 3 and 12 rows. Two remedies, chosen by trying: where the library's bits are the same for many row
-counts and places (oneDNN's bf16 on AVX512_BF16), it is used as it is; otherwise rows go through it in tiles of a fixed
-size, padded with zeros, in a buffer of the same alignment. A tile of one row is right by construction and always
-the last resort.
+change between 1, 3 and 12 rows, oneDNN's bf16 ones between 1 and 2, there so seldom (a few elements in a million, once
+they are rounded) that trying does not find it. So rows always go through the library in tiles of a fixed size, padded
+with zeros, in a buffer of the same alignment: the call is the same whatever the batch. What is tried is only that a
+row's place in the tile does not matter; a tile of one row is right by construction and the last resort.
 """
 
 from __future__ import annotations
@@ -17,13 +17,10 @@ from torch import Tensor
 
 PROBE_ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 31, 32, 33, 48, 64, 65, 100)
 TILES = (32, 16, 8)
-WHOLE = 0  # no tiling
 
 
 def tiled_linear(x: Tensor, weight: Tensor, tile: int) -> Tensor:
-    """x [T, K] @ weight [N, K].T -> [T, N] in tiles of ``tile`` rows; WHOLE: in one call."""
-    if tile == WHOLE:
-        return F.linear(x, weight)
+    """x [T, K] @ weight [N, K].T -> [T, N] in tiles of ``tile`` rows."""
     rows = x.shape[0]
     out = x.new_empty(rows, weight.shape[0])
     buffer = x.new_zeros(tile, x.shape[1])
@@ -36,16 +33,12 @@ def tiled_linear(x: Tensor, weight: Tensor, tile: int) -> Tensor:
 
 @cache
 def row_tile(k: int, n: int, dtype: torch.dtype, threads: int) -> int:
-    """The tile to use for products with a weight [n, k] on this machine with so many threads.
-
-    float32 is always tiled: MKL is known not to be invariant, and a probe could pass by luck.
-    """
+    """The tile to use for products with a weight [n, k] on this machine with so many threads."""
     g = torch.Generator().manual_seed(0)
     n_probe = min(n, 4096)  # a head of 50,000 rows of weights is blocked the same way, and would take seconds
     weight = torch.randn(n_probe, k, generator=g).to(dtype)
     x = torch.randn(max(PROBE_ROWS), k, generator=g).to(dtype)
-    candidates = TILES if dtype == torch.float32 else (WHOLE, *TILES)
-    return next((tile for tile in candidates if _invariant(x, weight, tile)), 1)
+    return next((tile for tile in TILES if _invariant(x, weight, tile)), 1)
 
 
 def _invariant(x: Tensor, weight: Tensor, tile: int) -> bool:

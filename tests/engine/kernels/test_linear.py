@@ -145,8 +145,17 @@ def test_group_size_must_fit(kernels: Kernels) -> None:
             kernels.pack_linear(tensors, spec.model_copy(update={"group_size": size}), None)
 
 
-def test_the_tile_of_float32_products_is_never_the_whole() -> None:
-    tile = row_tile(64, 96, torch.float32, 2)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products_in_tiles(dtype: torch.dtype) -> None:
+    tile = row_tile(64, 96, dtype, 2)
     assert tile >= 1
-    x, weight = normal(37, 64), normal(96, 64, seed=1)
-    assert_close(tiled_linear(x, weight, tile), x.double() @ weight.double().T, torch.float32)
+    x, weight = normal(37, 64).to(dtype), normal(96, 64, seed=1).to(dtype)
+    assert_close(tiled_linear(x, weight, tile), x.double() @ weight.double().T, dtype)
+
+
+def test_a_single_row_is_the_same_in_a_long_batch(kernels: Kernels) -> None:
+    """Library products take another routine for one row; it differs in few elements, so many are tried."""
+    packed = kernels.pack_linear({"weight": (normal(576, 1536) * 0.05).bfloat16()}, None, None)
+    x = normal(100, 1536, seed=2).to(kernels.dtype)
+    together = kernels.linear(x, packed)
+    assert all(torch.equal(kernels.linear(x[i : i + 1], packed)[0], together[i]) for i in range(100))
