@@ -101,7 +101,17 @@ def _best(values: Logits, count: int) -> Ids:
         pool = np.arange(len(values))
     else:
         pool = np.flatnonzero(values >= np.partition(values, len(values) - count)[len(values) - count])
-    order: Ids = pool[np.argsort(-values[pool], kind="stable")]
+    return pool[_falling(values[pool])]
+
+
+def _falling(values: Logits) -> Ids:
+    """Places by falling value, then by place: a stable sort, but of integers that have both in them, which NumPy sorts
+    several times as fast."""
+    bits = (values + np.float32(0)).view(np.uint32)  # the sum turns -0 into 0
+    rising = bits ^ np.where(bits >> np.uint32(31), np.uint32(0xFFFFFFFF), np.uint32(0x80000000))
+    keys = (~rising).astype(np.uint64) << np.uint64(32) | np.arange(len(values), dtype=np.uint64)
+    keys.sort()
+    order: Ids = (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
     return order
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from engine.draw import draw, gumbel, kept
+from engine.draw import _falling, draw, gumbel, kept
 from engine.request import SamplingParams
 
 TEMPERATURES = [5e-324, 1e-9, 0.01, 0.5, 1.0, 1.7, 40.0, 1e35, 1e300]
@@ -103,6 +103,13 @@ def test_filters_keep_what_their_definitions_say(
             within = slow_kept(row.tolist(), params(temperature, **{**filters, "top_p": 1.0}))
             weights = [math.exp((float(row[i]) - top) / temperature) for i in within]
             assert sum(weights[: len(shorter)]) / sum(weights) == pytest.approx(p.top_p, abs=1e-5)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from([0.0, -0.0, 1.5, -1.5, 3e38, -3e38, 1e-45, -1e-45, -math.inf, 7.25]), max_size=40))
+def test_the_sort_is_stable_and_knows_all_floats(values: list[float]) -> None:
+    row = np.array(values, dtype=np.float32)
+    assert _falling(row).tolist() == sorted(range(len(values)), key=lambda i: -row[i])
 
 
 def test_a_nucleus_larger_than_any_partial_sort() -> None:
