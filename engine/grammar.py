@@ -160,11 +160,19 @@ class Matcher:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise MatchError(f"the grammar cannot be followed: {_first_line(self._matcher.get_error())}")
+            raise MatchError(f"the grammar cannot be followed: {_in_one_line(self._matcher.get_error())}")
 
 
-def _first_line(message: str) -> str:
-    lines = [line.strip() for line in message.replace("<non-verbose/>", "").splitlines()]
+_REWORDED = {
+    "<non-verbose/>": "",
+    "Enable 'coerce_one_of' option to approximate oneOf with anyOf": "Use anyOf if the branches exclude each other",
+}
+
+
+def _in_one_line(message: str) -> str:
+    for theirs, ours in _REWORDED.items():
+        message = message.replace(theirs, ours)
+    lines = [line.strip() for line in message.splitlines()]
     return " ".join(line for line in lines if line and set(line) != {"^"})[:400]
 
 
@@ -194,7 +202,7 @@ class GrammarCompiler:
         matcher = LLMatcher(tokenizer, _KINDS[kind](source), log_level=0, limits=LLParserLimits(**_LIMITS))
         problem = matcher.get_error() or " ".join(matcher.get_grammar_warnings())
         if problem:
-            raise GrammarError(f"the {_WORDS[kind]} cannot be used: {_first_line(problem)}")
+            raise GrammarError(f"the {_WORDS[kind]} cannot be used: {_in_one_line(problem)}")
         found = Matcher(matcher, self.vocab_size)
         try:
             found.allowed()

@@ -1,4 +1,5 @@
-"""Request bodies. Every field is honoured; one that is not listed is refused by name."""
+"""Request bodies. Every field is honoured; one that is not listed is refused by name, unless it has a value that asks
+for what is done anyway (``engine.server.neutral``)."""
 
 from __future__ import annotations
 
