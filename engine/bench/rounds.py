@@ -75,9 +75,9 @@ def loads_of(arguments: argparse.Namespace, config: EngineConfig) -> dict[str, A
     """Saturated, where throughput shows and batches do not depend on the machine's speed; and busy, where latency does
     as a user would see it. None: at a rate that the saturated runs of the first round will tell."""
     if arguments.rate is not None:
-        return {"busy": Arrivals(rate_per_s=arguments.rate)}
+        return {"given load": Arrivals(rate_per_s=arguments.rate)}
     if arguments.concurrency is not None:
-        return {"closed loop": Arrivals(concurrency=arguments.concurrency)}
+        return {"given load": Arrivals(concurrency=arguments.concurrency)}
     return {"saturated": Arrivals(concurrency=CONCURRENCY * config.max_num_seqs), "busy": None}
 
 
