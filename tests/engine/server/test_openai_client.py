@@ -380,6 +380,26 @@ def test_closing_a_stream_frees_its_blocks(served: Booted, client: OpenAI) -> No
     assert served.metric("generation_tokens_total") - before < LONG["n"] * LONG["max_tokens"]
 
 
+def test_a_closed_stream_is_freed_whole_in_one_step(served: Booted, client: OpenAI) -> None:
+    """The core is halted until the server has noticed, so that the steps that follow are the core's own delay."""
+    idle(served)
+    aborted = 'request_success_total{finished_reason="abort"}'
+    before, stream = served.metric(aborted), client.completions.create(**LONG, stream=True)
+    next(iter(stream))
+    os.kill(served.core_pid, signal.SIGSTOP)
+    try:
+        stream.close()
+        until(lambda: served.metric(aborted) == before + LONG["n"])
+        halted_at = served.http.get("/steps").json()["rows"][-1]["step"]
+    finally:
+        os.kill(served.core_pid, signal.SIGCONT)
+    idle(served)
+    *rest, last = served.http.get("/steps", params={"since": halted_at}).json()["rows"]
+    assert all(row["running"] == LONG["n"] for row in rest)
+    assert (last["running"], last["blocks_used"], last["decode_requests"]) == (0, 0, 0)
+    assert len(rest) <= 50  # until the message is read: one or two, on a busy machine more, of the 480 it would take
+
+
 def test_leaving_the_with_block_frees_its_blocks(served: Booted, client: OpenAI) -> None:
     before = served.metric("generation_tokens_total")
     with client.completions.create(**LONG, stream=True) as stream:
