@@ -21,7 +21,12 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 class ReferenceKernels:
-    """Implements engine.kernels.interface.Kernels for the CPU."""
+    """Implements engine.kernels.interface.Kernels for the CPU.
+
+    PyTorch computes exp and tanh in vectors, and one by one what is left at the end of a thread's share of a tensor,
+    with other bits: such functions are given one row at a time, so that each element keeps its place. Sums, products,
+    quotients and roots are the same bits everywhere.
+    """
 
     name = "reference"
 
@@ -113,7 +118,8 @@ class ReferenceKernels:
 
     def gated_mul(self, gate_up: Tensor, activation: Activation) -> Tensor:
         gate, up = gate_up.chunk(2, dim=-1)
-        return (ACTIVATIONS[activation](gate.float()) * up.float()).to(self.dtype)
+        activated = torch.stack([ACTIVATIONS[activation](row) for row in gate.float().contiguous()])
+        return (activated * up.float()).to(self.dtype)
 
 
 def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
