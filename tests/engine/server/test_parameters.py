@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -130,10 +134,25 @@ def test_more_choices_than_the_server_takes_is_no_matter_of_waiting(server: Boot
     assert "7 prompts with n 3 are 21 choices, this server takes 20" in reply.json()["error"]["message"]
 
 
-def test_priority_is_taken_on_both_endpoints(server: Booted) -> None:
-    for path in (CHAT, COMPLETIONS):
-        for priority in (-(2**31), 0, 7):
-            assert ask(server, path, priority=priority).status_code == 200
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_the_lower_priority_runs_sooner(server: Booted, path: str) -> None:
+    ended: list[str] = []
+
+    def run(name: str, at: str, **body: Any) -> None:
+        assert ask(server, at, ignore_eos=True, **body).status_code == 200
+        ended.append(name)
+
+    os.kill(server.core_pid, signal.SIGSTOP)  # until all are there
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(run, "crowd", COMPLETIONS, prompt=["crowd"] * 16, max_tokens=80)]  # takes all slots
+        for name, priority, length in (("late", 2**31 - 1, 1), ("soon", -(2**31), 40)):
+            time.sleep(0.3)
+            asked.append(pool.submit(run, name, path, max_tokens=length, priority=priority))
+        time.sleep(0.3)
+        os.kill(server.core_pid, signal.SIGCONT)
+        for a in asked:
+            a.result()
+    assert ended.index("soon") < ended.index("late")  # which came first and is shorter
 
 
 def test_each_choice_ends_once(server: Booted) -> None:
