@@ -16,10 +16,11 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from engine.artifact import ArtifactError, read_manifest
+from engine.artifact import ArtifactError, verify
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.grammar import GrammarCompiler
@@ -84,8 +85,10 @@ def build(
     """
     from engine.runner import ModelRunner
 
-    runner = ModelRunner(artifact, config)
-    manifest = read_manifest(artifact)
+    with ThreadPoolExecutor(1) as thread:  # what is served is what the manifest's digest says; read while it loads
+        verified = thread.submit(verify, artifact)
+        runner = ModelRunner(artifact, config)
+        manifest = verified.result()
     arithmetic = {k: str(runner.derived[k]) for k in ("compute_dtype", "kv_dtype", "kernels")}
     salt = f"{manifest.digest}/{arithmetic['compute_dtype']}/{arithmetic['kv_dtype']}"
     references = None

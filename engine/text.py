@@ -258,9 +258,16 @@ class TextCodec:
     def _eos_ids(self, directory: Path) -> tuple[int, ...]:
         """The union of what model config, generation config and tokenizer call the end."""
         found: set[int] = set()
+        vocab = _read_json(directory / "config.json").get("vocab_size")
         for name in ("config.json", "generation_config.json"):
             value = _read_json(directory / name).get("eos_token_id")
-            found.update(value if isinstance(value, list) else [] if value is None else [value])
+            ids = value if isinstance(value, list) else [] if value is None else [value]
+            for token in ids:
+                if type(token) is not int or token < 0 or (isinstance(vocab, int) and token >= vocab):
+                    raise ArtifactError(
+                        f"{directory / name}: eos_token_id has {token!r}; expected ids of the vocabulary of {vocab}"
+                    )
+            found.update(ids)
         token = self.tokenizer.token_to_id(self._special("eos_token") or "")
         return tuple(sorted(found | ({token} if token is not None else set())))
 
@@ -275,6 +282,8 @@ class TextCodec:
             source = next((t["template"] for t in source if t.get("name") == "default"), None)
         if not source:
             return None
+        if not isinstance(source, str):
+            raise ArtifactError(f"the chat template of {directory} is {source!r:.80}; expected a text")
         import jinja2
         import jinja2.ext
         from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -325,9 +334,12 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        return dict(json.loads(path.read_bytes()))
+        found = json.loads(path.read_bytes())
     except ValueError as e:
         raise ArtifactError(f"{path} is not JSON: {e}; build the artifact again") from e
+    if not isinstance(found, dict):
+        raise ArtifactError(f"{path} holds a {type(found).__name__}; expected an object")
+    return found
 
 
 def _to_json(value: Any, indent: int | None = None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import torch
@@ -36,22 +37,31 @@ class Linear:
 
     @classmethod
     def load(
-        cls, kernels: Kernels, store: TensorStore, manifest: Manifest, modules: list[str], bias: bool = False
+        cls,
+        kernels: Kernels,
+        store: TensorStore,
+        manifest: Manifest,
+        modules: list[str],
+        bias: bool = False,
+        sizes: list[tuple[int, int]] | None = None,
     ) -> Linear:
         """Reads, joins and packs ``modules``, all of them with or all without a bias.
 
+        ``sizes``: (outputs, inputs) of each; None: what is stored is believed.
+
         Raises:
-            ArtifactError: a tensor is missing or does not have the form its scheme asks for, or there is a bias
-                that config.json does not have.
+            ArtifactError: a tensor is missing or does not have the form its scheme and ``sizes`` ask for, or there is
+                a bias that config.json does not have.
         """
-        runs: list[tuple[LinearSpec | None, list[str]]] = []
-        for module in modules:
+        runs: list[tuple[LinearSpec | None, list[_Stored]]] = []
+        for i, module in enumerate(modules):
             spec = spec_of(manifest, module)
+            read = _read(store, spec, module, bias, sizes[i] if sizes else None)
             if runs and _same(runs[-1][0], spec):
-                runs[-1][1].append(module)
+                runs[-1][1].append(read)
             else:
-                runs.append((spec, [module]))
-        return cls(kernels, [part for spec, names in runs for part in _pack(kernels, store, spec, names, bias)])
+                runs.append((spec, [read]))
+        return cls(kernels, [part for spec, found in runs for part in _pack(kernels, store, spec, found)])
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [T, K] -> [T, N]."""
@@ -71,42 +81,77 @@ def _same(a: LinearSpec | None, b: LinearSpec | None) -> bool:
     return a.model_copy(update={"pattern": ""}) == b.model_copy(update={"pattern": ""})
 
 
-def _pack(
-    kernels: Kernels, store: TensorStore, spec: LinearSpec | None, modules: list[str], bias: bool
-) -> list[PackedLinear]:
-    read = [_read(store, spec, module) for module in modules]
-    biases = [_bias(store, module, bias) for module in modules]
-    rows = [_out_features(tensors) for tensors in read]
-    if len(read) > 1 and (spec is None or spec.scheme != "w4a16" or all(n % 8 == 0 for n in rows)):
-        joined = {key: torch.cat([t[key] for t in read]) for key in read[0] if key != "weight_shape"}
-        if "weight_shape" in read[0]:
-            joined["weight_shape"] = torch.stack([torch.tensor(sum(rows)), read[0]["weight_shape"][1]])
-        own = [b for b in biases if b is not None]
-        read, biases, modules = [joined], [torch.cat(own) if own else None], [" + ".join(modules)]
+@dataclass(frozen=True)
+class _Stored:
+    module: str
+    tensors: dict[str, Tensor]
+    bias: Tensor | None
+    rows: int
+
+
+def _pack(kernels: Kernels, store: TensorStore, spec: LinearSpec | None, found: list[_Stored]) -> list[PackedLinear]:
+    if len(found) > 1 and (spec is None or spec.scheme != "w4a16" or all(f.rows % 8 == 0 for f in found)):
+        found = [_joined(store, found)]
     packed = []
-    for module, tensors, its_bias in zip(modules, read, biases, strict=True):
+    for f in found:
         try:
-            packed.append(kernels.pack_linear(tensors, spec, its_bias))
+            packed.append(kernels.pack_linear(f.tensors, spec, f.bias))
         except ArtifactError as e:
-            raise ArtifactError(f"{store.directory}: {module}: {e}") from e
+            raise ArtifactError(f"{store.directory}: {f.module}: {e}") from e
     return packed
 
 
-def _read(store: TensorStore, spec: LinearSpec | None, module: str) -> dict[str, Tensor]:
+def _joined(store: TensorStore, found: list[_Stored]) -> _Stored:
+    """One module with the outputs of all, side by side."""
+    name, rows = " + ".join(f.module for f in found), sum(f.rows for f in found)
+    joined = {}
+    for key in found[0].tensors:
+        parts = [f.tensors[key] for f in found]
+        if key == "weight_shape":
+            joined[key] = torch.stack([torch.tensor(rows), parts[0][1]])
+        elif len({(p.dtype, p.shape[1:]) for p in parts}) > 1:
+            forms = ", ".join(f"{p.dtype} {list(p.shape)}" for p in parts)
+            raise ArtifactError(
+                f"{store.directory}: {name}: {key} is {forms}; expected one dtype and number of columns for all"
+            )
+        else:
+            joined[key] = torch.cat(parts)
+    own = [f.bias for f in found if f.bias is not None]
+    return _Stored(name, joined, torch.cat(own) if own else None, rows)
+
+
+def _read(
+    store: TensorStore, spec: LinearSpec | None, module: str, bias: bool, size: tuple[int, int] | None
+) -> _Stored:
     suffixes = list(SUFFIXES["bf16" if spec is None else spec.scheme])
     if spec is not None and spec.scheme == "w4a16" and not spec.symmetric:
         suffixes.append("weight_zero_point")
-    return {suffix: store.get(f"{module}.{suffix}") for suffix in suffixes}
+    tensors = {suffix: store.get(f"{module}.{suffix}") for suffix in suffixes}
+    packed = "weight_packed" in tensors
+    weight = tensors["weight_packed" if packed else "weight"]
+    stored = (*weight.shape[:-1], weight.shape[-1] * 8) if packed else tuple(weight.shape)
+    if len(stored) != 2 or (size is not None and stored != size):
+        expected = "two dimensions" if size is None else f"[{size[0]}, {size[1]}], as config.json says"
+        raise ArtifactError(f"{store.directory}: {module} is stored as {list(stored)}; expected {expected}")
+    if packed and tuple(tensors["weight_shape"].tolist()) != stored:
+        raise ArtifactError(
+            f"{store.directory}: {module}.weight_shape says {tensors['weight_shape'].tolist()}, weight_packed holds "
+            f"{list(stored)}; build the artifact again"
+        )
+    rows = stored[0]
+    for suffix, tensor in tensors.items():
+        wanted = rows // 8 if suffix == "weight_zero_point" else rows
+        if suffix != "weight_shape" and tensor.shape[0] != wanted:
+            raise ArtifactError(
+                f"{store.directory}: {module}.{suffix} has {tensor.shape[0]} rows; expected {wanted} for {rows} outputs"
+            )
+    return _Stored(module, tensors, _bias(store, module, rows, bias), rows)
 
 
-def _bias(store: TensorStore, module: str, wanted: bool) -> Tensor | None:
+def _bias(store: TensorStore, module: str, rows: int, wanted: bool) -> Tensor | None:
     name = f"{module}.bias"
     if wanted:
-        return store.get(name).float()
+        return store.get(name, rows).float()
     if name in store:
         raise ArtifactError(f"{store.directory} has {name}, but config.json describes {module} without a bias")
     return None
-
-
-def _out_features(tensors: dict[str, Tensor]) -> int:
-    return int((tensors["weight"] if "weight" in tensors else tensors["weight_packed"]).shape[0])

@@ -60,11 +60,18 @@ class Decoder:
         store = TensorStore(directory)
         tables = {rope: RotaryTable(rope, positions) for rope in {kind.rope for kind in description.layers}}
 
-        def linear(*modules: str, bias: bool = False) -> Linear:
-            return Linear.load(kernels, store, manifest, list(modules), bias)
+        heads, kv_heads = self.shape.heads * self.shape.head_dim, self.shape.kv_heads * self.shape.head_dim
+        hidden, wide = self.shape.hidden, self.shape.intermediate
 
-        def norm(name: str) -> Tensor:
-            return store.get(f"{name}.weight").float() + description.norm_offset
+        def linear(at: str, outputs: dict[str, int], inputs: int, bias: bool = False) -> Linear:
+            sizes = [(n, inputs) for n in outputs.values()]
+            return Linear.load(kernels, store, manifest, [f"{at}{name}" for name in outputs], bias, sizes)
+
+        def norm(name: str, size: int = hidden) -> Tensor:
+            weight = store.get(f"{name}.weight", size)
+            if not weight.is_floating_point():
+                raise ArtifactError(f"{directory}: {name}.weight is {weight.dtype}; expected floating point")
+            return weight.float() + description.norm_offset
 
         def norm_if_named(at: str, name: str | None) -> Tensor | None:
             return None if name is None else norm(f"{at}.{name}")
@@ -73,14 +80,22 @@ class Decoder:
             at, kind, names = f"model.layers.{i}", description.layers[i], description.norms
             head_norms = None
             if description.qk_norm:
-                head_norms = HeadNorms(norm(f"{at}.self_attn.q_norm"), norm(f"{at}.self_attn.k_norm"), self.eps)
+                dim = self.shape.head_dim
+                head_norms = HeadNorms(
+                    norm(f"{at}.self_attn.q_norm", dim), norm(f"{at}.self_attn.k_norm", dim), self.eps
+                )
             return Layer(
                 before_attention=norm(f"{at}.input_layernorm"),
                 attention=Attention(
                     kernels,
                     self.shape,
-                    qkv=linear(*(f"{at}.self_attn.{n}_proj" for n in "qkv"), bias=description.qkv_bias),
-                    out=linear(f"{at}.self_attn.o_proj", bias=description.o_bias),
+                    qkv=linear(
+                        f"{at}.self_attn.",
+                        {"q_proj": heads, "k_proj": kv_heads, "v_proj": kv_heads},
+                        hidden,
+                        bias=description.qkv_bias,
+                    ),
+                    out=linear(f"{at}.self_attn.", {"o_proj": hidden}, heads, bias=description.o_bias),
                     scale=description.attention_scale,
                     window=kind.window,
                     head_norms=head_norms,
@@ -89,8 +104,10 @@ class Decoder:
                 before_mlp=norm(f"{at}.{names.before_mlp}"),
                 mlp=GatedMlp(
                     kernels,
-                    gate_up=linear(f"{at}.mlp.gate_proj", f"{at}.mlp.up_proj", bias=description.mlp_bias),
-                    down=linear(f"{at}.mlp.down_proj", bias=description.mlp_bias),
+                    gate_up=linear(
+                        f"{at}.mlp.", {"gate_proj": wide, "up_proj": wide}, hidden, bias=description.mlp_bias
+                    ),
+                    down=linear(f"{at}.mlp.", {"down_proj": hidden}, wide, bias=description.mlp_bias),
                     activation=description.activation,
                 ),
                 after_mlp=norm_if_named(at, names.after_mlp),
@@ -99,14 +116,15 @@ class Decoder:
 
         self.layers = [layer(i) for i in range(self.shape.layers)]
         self.norm = norm("model.norm")
-        embedding = store.get("model.embed_tokens.weight")
-        if tuple(embedding.shape) != (self.shape.vocab, self.shape.hidden):
+        embedding = store.get("model.embed_tokens.weight", self.shape.vocab, hidden)
+        if description.tied and "lm_head.weight" in store and not torch.equal(store.get("lm_head.weight"), embedding):
             raise ArtifactError(
-                f"{directory}: model.embed_tokens.weight has shape {list(embedding.shape)}; config.json says "
-                f"[{self.shape.vocab}, {self.shape.hidden}]"
+                f"{directory}: config.json ties the head to the embedding, but lm_head.weight differs from "
+                "model.embed_tokens.weight; set tie_word_embeddings to false or remove it"
             )
         self.embedding = kernels.pack_linear({"weight": embedding}, None, None)
-        self.head = self.embedding if description.tied else linear("lm_head").parts[0]
+        self.head = self.embedding if description.tied else linear("", {"lm_head": self.shape.vocab}, hidden).parts[0]
+        store.refuse_unread()
 
     def forward(self, step: StepInput, caches: list[KvCache]) -> Tensor:
         """Normed hidden states [T, hidden] of the step's tokens. Mutates the caches."""

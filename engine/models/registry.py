@@ -34,6 +34,8 @@ def read_config(directory: Path) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as e:
         raise ArtifactError(f"{path} not found; expected a model directory") from e
+    except OSError as e:
+        raise ArtifactError(f"{path} cannot be read: {e.strerror}; expected a file") from e
     except ValueError as e:
         raise ArtifactError(f"{path} is not JSON: {e}") from e
     if not isinstance(config, dict):
