@@ -115,3 +115,29 @@ def test_sixteen_at_once_are_sixteen_alone(real_tier: Path, prompts: list[list[i
     assert [greedy(runner, [prompt])[0] for prompt in chosen] == together
     first = chosen[-1] + together[-1]
     assert torch.equal(score(runner, first)[: len(chosen[-1])], score(runner, chosen[-1]))
+
+
+def test_eight_bit_keys_and_values_over_a_long_text(real_model_dir: Path) -> None:
+    """The divergence from float32 keys and values stays small, and does not grow over 1,200 positions."""
+    from tokenizers import Tokenizer
+
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    tokenizer = Tokenizer.from_file(str(real_model_dir / "tokenizer.json"))
+    ids = tokenizer.encode(text, add_special_tokens=False).ids[:1200]
+    assert len(ids) == 1200
+    settings: dict[str, Any] = {"compute_dtype": "float32", "max_model_len": 1200, "max_num_seqs": 1}
+    exact, eight = (
+        ModelRunner(real_model_dir, EngineConfig(**settings, kv_dtype=kv_dtype)) for kv_dtype in ("float32", "int8")
+    )
+    parts = []
+    for start in range(0, len(ids), 240):
+        batch = [BatchEntry("a", ids[start : start + 240], start, list(range(75)), "all")]
+        (p,), (q,) = (compute(runner, batch) for runner in (exact, eight))
+        assert p is not None
+        assert q is not None
+        log_p, log_q = p.log_softmax(-1), q.log_softmax(-1)
+        parts.append((log_p.exp() * (log_p - log_q)).sum(-1))  # KL(float32 || int8) of each position
+    divergence = torch.cat(parts)
+    assert 1e-6 < divergence.mean() < 3e-3
+    assert divergence.max() < 0.2
+    assert divergence[600:].mean() < 1.5 * divergence[:600].mean()
