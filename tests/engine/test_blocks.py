@@ -25,7 +25,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(target=tables, seed=st.integers(0, 3), length=st.integers(1, 30))
     def start(self, seed: int, length: int) -> BlockTable:
-        tokens = [random.Random(seed).randrange(3) for _ in range(length)]
+        tokens = random.Random(seed).choices(range(3), k=length)
         table = BlockTable()
         hits = self.pool.match(table, tokens, length - 1)
         for i, block in enumerate(hits):
@@ -46,7 +46,7 @@ class PoolMachine(RuleBasedStateMachine):
         if self.pool.reserve(table, length):
             assert table.blocks == list(range(runs[0], runs[0] + wanted))
             assert self.pool.failures == before
-            self.tokens[table] = tokens = [random.Random(seed).randrange(3) for _ in range(length)]
+            self.tokens[table] = tokens = random.Random(seed).choices(range(3), k=length)
             for i in range(length // SIZE):
                 self.content[table.blocks[i]] = tuple(tokens[: (i + 1) * SIZE])
             self.pool.commit(table, tokens, length)

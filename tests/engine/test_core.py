@@ -66,7 +66,7 @@ def logprobs_of(prompt: list[int]) -> list[float]:
 
 
 def prompt_of(length: int, seed: int = 0) -> list[int]:
-    return [random.Random(seed).randrange(50) for _ in range(length)]
+    return random.Random(seed).choices(range(50), k=length)
 
 
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 7, 8, 9, 16, 17, 33])

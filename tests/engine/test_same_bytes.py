@@ -33,7 +33,7 @@ from tests.engine.traffic import (
     preempt,
     serve,
 )
-from tests.tiny import Tier, make_tiny_artifact
+from tests.tiny import Family, Tier, make_tiny_artifact
 
 VOCAB, LENGTH, BLOCK = 272, 512, 16
 TIERS: list[Tier] = ["bf16", "int8", "int4"]
@@ -155,6 +155,23 @@ def test_neighbours_that_are_aborted_half_way(served: Served) -> None:
     run = serve(core, [*served.jobs, *extra], order=6, stagger=True, aborts=[*gone, *(n.name for n in extra[::2])])
     served.check(run, gone)
     assert core.stats()["finished_abort"] > 0
+
+
+@pytest.mark.parametrize("kernels", ["cpu", "reference"])
+@pytest.mark.parametrize("family", ["mistral", "qwen2", "qwen3", "gemma3"])
+def test_every_family(tmp_path: Path, family: Family, kernels: str) -> None:
+    """Windows shorter than the prompts, norms of heads, other activations: under pressure, then from the cache."""
+    artifact = make_tiny_artifact(tmp_path, "int4", family=family)
+    runner = runner_of(artifact, kernels, "auto", "int8")
+    jobs = mixed_jobs(14, VOCAB, 150, seed=1)
+    truth = alone(runner, jobs)
+    core = core_of(runner, num_blocks=60, prefill_chunk_tokens=48, max_num_batched_tokens=64)
+    stormy = serve(core, jobs, order=10, stagger=True, storm=True)
+    expect_same(stormy, truth)
+    assert stormy.preempted
+    hits = core.stats()["prefix_hits_tokens"]
+    expect_same(serve(core, jobs, order=11), truth)
+    assert core.stats()["prefix_hits_tokens"] > hits
 
 
 @pytest.mark.parametrize("tier", TIERS)

@@ -149,7 +149,7 @@ def make(num_blocks: int, **policies: Any) -> Watched:
 
 
 def prompt_of(length: int, seed: int) -> list[int]:
-    return [random.Random(seed).randrange(50) for _ in range(length)]
+    return random.Random(seed).choices(range(50), k=length)
 
 
 @cache
