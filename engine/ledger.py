@@ -24,9 +24,9 @@ from engine.artifact import ArtifactError, read_manifest
 from engine.config import EngineConfig
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
-SLICE_ROWS = 32  # rows of a scored prompt whose logits exist at once
+SLICE_ROWS = 32  # rows of logits that are computed for a scored prompt, normalised, stacked for an argmax at once
 PANEL, PANEL_SLICE = 32, 128  # output columns and inner values that csrc/gemm.c has at hand at once
-SCORED_COPIES = 3  # of a slice of prompt logits: themselves, their log-probabilities, the stored ones they are held to
+SLICE_COPIES = 3  # of a slice of prompt logits: themselves, their log-probabilities, the stored ones they are held to
 ROW_BYTES = 32  # for each token of the vocabulary while a row is drawn from or compared: four float64
 KV_SCALE_BYTES = {"int8": 4}  # of a token and KV head, for keys and for values; other dtypes have none
 
@@ -124,11 +124,10 @@ def activation_bytes(shape: ModelShape, config: EngineConfig, compute_dtype: str
         + rows * max(hidden, inner, q) * size  # the input of a product in row tiles (csrc/gemm.c); w8a8 needs half
         + compute_threads(config) * (rows + PANEL_SLICE) * PANEL * 4  # sums of a panel, one slice of it (ibid.)
     )
-    drawn = config.max_num_seqs * shape.vocab * 4
     at_the_head = (
         rows * hidden * size
-        + drawn
-        + max(drawn, SCORED_COPIES * SLICE_ROWS * shape.vocab * 4)  # stacked for the argmax; or a slice of a prompt's
+        + config.max_num_seqs * shape.vocab * 4  # those that are drawn from
+        + SLICE_COPIES * SLICE_ROWS * shape.vocab * 4
         + ROW_BYTES * shape.vocab
     )
     return all_along + max(rows * in_a_layer * size, at_the_head)

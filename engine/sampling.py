@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from engine.draw import draw
+from engine.ledger import SLICE_ROWS
 from engine.request import DrawError, Request, TokenLogprob
-
-_LOGPROB_ROWS = 32  # rows normalised at once: bounds the extra memory to 32 x vocab
 
 
 class LogitsError(DrawError):
@@ -26,17 +25,18 @@ class LogitsError(DrawError):
 def sample(rows: Sequence[Tensor], requests: Sequence[Request]) -> list[int | DrawError]:
     """The next token of each request from its row of logits (float32 [vocab], not changed).
 
-    Plain greedy rows share one argmax; the others are drawn one by one, since each has tables of its own and a row fits
+    Plain greedy rows share an argmax; the others are drawn one by one, since each has tables of its own and a row fits
     the processor's cache. A request with a grammar draws among the tokens that it allows, whatever a bias says, and
     before any filter. An error stands in the place of the request it
     belongs to.
     """
     drawn: list[int | DrawError] = [0] * len(rows)
     plain = [i for i, r in enumerate(requests) if _is_plain(r)]
-    if plain:
-        stacked = rows[plain[0]].unsqueeze(0) if len(plain) == 1 else torch.stack([rows[i] for i in plain])
-        best = stacked.argmax(dim=-1, keepdim=True)  # [plain, 1]; the first, that is lowest, id on ties
-        for i, token, value in zip(plain, best[:, 0].tolist(), stacked.gather(1, best)[:, 0].tolist(), strict=True):
+    for at in range(0, len(plain), SLICE_ROWS):
+        part = plain[at : at + SLICE_ROWS]
+        stacked = rows[part[0]].unsqueeze(0) if len(part) == 1 else torch.stack([rows[i] for i in part])
+        best = stacked.argmax(dim=-1, keepdim=True)  # [part, 1]; the first, that is lowest, id on ties
+        for i, token, value in zip(part, best[:, 0].tolist(), stacked.gather(1, best)[:, 0].tolist(), strict=True):
             drawn[i] = token if math.isfinite(value) else _not_finite(requests[i])
     for i in set(range(len(rows))) - set(plain):
         drawn[i] = _sample_one(rows[i], requests[i])
@@ -101,8 +101,8 @@ def modified(row: Tensor, request: Request) -> Tensor:
 def token_logprobs(rows: Tensor, token_ids: Sequence[int], top: int) -> list[TokenLogprob]:
     """Log-probability of ``token_ids[i]`` under ``rows[i]`` (float32 [rows, vocab]) and the ``top`` most likely ids."""
     found: list[TokenLogprob] = []
-    for at in range(0, len(token_ids), _LOGPROB_ROWS):
-        ids = torch.tensor(token_ids[at : at + _LOGPROB_ROWS], device=rows.device)
+    for at in range(0, len(token_ids), SLICE_ROWS):
+        ids = torch.tensor(token_ids[at : at + SLICE_ROWS], device=rows.device)
         logprobs = torch.log_softmax(rows[at : at + len(ids)], dim=-1)
         own = logprobs.gather(1, ids.unsqueeze(1))[:, 0].tolist()
         best = logprobs.topk(min(top, rows.shape[1]), dim=-1) if top else None

@@ -20,10 +20,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.ledger import SLICE_ROWS
 from engine.references import ReferenceFileError, ReferenceReader, ReferenceStore, ReferenceWriter, Rows
 from engine.request import RequestError
 
-ROWS = 32  # rows normalised at once: bounds the extra memory to 32 x vocab
 NORM_TOLERANCE = 1e-3  # of the sum of a stored distribution; float32 rounding stays below 1e-4
 
 
@@ -77,7 +77,7 @@ class PromptScore:
             ScoringError: with the reason.
         """
         try:
-            for part in rows.split(ROWS):
+            for part in rows.split(SLICE_ROWS):
                 own = log_probabilities(part)
                 if self.writer is not None:
                     self.writer.write(self.num_taken, own)

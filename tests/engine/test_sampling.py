@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.ledger import SLICE_ROWS
 from engine.request import Request, SamplingParams
 from engine.sampling import LogitsError, modified, sample, token_logprobs
 
@@ -29,6 +30,14 @@ def test_greedy_takes_the_lowest_id_on_ties() -> None:
     row[[250, 17, 90]] = 5.0
     assert sample([row, row], [request(), request()]) == [17, 17]
     assert sample([row], [request(logit_bias={90: 0.0, 4: -1.0})]) == [17]
+
+
+def test_more_greedy_rows_than_are_stacked_at_once() -> None:
+    logits = rows(2 * SLICE_ROWS + 5)
+    logits[40] = torch.full((VOCAB,), torch.nan)
+    found = sample(logits, [request() for _ in logits])
+    assert isinstance(found.pop(40), LogitsError)
+    assert found == [int(row.argmax()) for i, row in enumerate(logits) if i != 40]
 
 
 @settings(max_examples=30, deadline=None)

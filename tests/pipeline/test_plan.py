@@ -78,9 +78,8 @@ def test_the_largest_step_counts_what_is_alive_at_once() -> None:
     shape = ModelShape(layers=3, hidden=96, heads=6, kv_heads=2, head_dim=16, intermediate=256, vocab=500)
     one = EngineConfig(threads=1, max_num_seqs=1)
     base = activation_bytes(shape, one, "bfloat16")
-    # Rows of logits count twice where they are more than the slices of a scored prompt: themselves, and stacked.
     many = [activation_bytes(shape, one.model_copy(update={"max_num_seqs": n}), "bfloat16") for n in (2000, 2001)]
-    assert many[1] - many[0] == 2 * 500 * 4
+    assert many[1] - many[0] == 500 * 4
     # A second table of cosines and sines of max_model_len positions; of the step's rows both halves of a head.
     two = shape.model_copy(update={"rotary_tables": 2})
     assert activation_bytes(two, one, "bfloat16") - base == (2048 + 2 * 512) * 16 * 4
