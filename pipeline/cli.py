@@ -58,6 +58,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 8000,
     name: Annotated[str | None, typer.Option(help="Model name in the API; default: the folder's name.")] = None,
+    reference_dir: Annotated[Path | None, typer.Option(help="Where /score stores whole distributions.")] = None,
 ) -> None:
     """Serve an artifact over the OpenAI-compatible API, with the `engine` settings of params.yaml if there is one."""
     from engine.config import EngineConfig
@@ -66,6 +67,7 @@ def serve(
     config = load_params().engine if PARAMS.is_file() else EngineConfig()
     served = ["--artifact", str(artifact), "--host", host, "--port", str(port)]
     served += ["--served-model-name", name or artifact.resolve().name, "--config-json", config.model_dump_json()]
+    served += ["--reference-dir", str(reference_dir)] if reference_dir else []
     _module("engine.server", served)
 
 
