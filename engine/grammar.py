@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ Grammar = tuple[str, str]  # kind, source
 
 MAX_SCHEMA_DEPTH = 64
 MAX_CHOICES = 1000
+_KEPT = 32  # compiled grammars: most requests repeat one
 _MAX_BYTES = {"json_schema": 32_768, "regex": 4096, "choice": 32_768}
 # One space, or a new line with its indentation: what people and models write, but not blanks without end.
 _WHITESPACE = r" |\n {0,32}"
@@ -187,6 +189,7 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
         self._thread: ThreadPoolExecutor | None = None
+        self._compiled: OrderedDict[Grammar, Matcher] = OrderedDict()  # the thread's own
 
     def compile(self, grammar: Grammar) -> Matcher:
         """The matcher of an empty output, from which others are forked. Takes milliseconds, or seconds for what the
@@ -211,13 +214,19 @@ class GrammarCompiler:
         return found
 
     def compile_in_thread(self, grammar: Grammar) -> Future[Matcher]:
-        """``compile`` beside the caller's work, one after the other; whatever goes wrong is a ``GrammarError``."""
+        """``compile`` beside the caller's work, one after the other; whatever goes wrong is a ``GrammarError``. It may
+        give out a matcher more than once: fork it."""
         self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="grammar")
         return self._thread.submit(self._compile_or_say_why, grammar)
 
     def _compile_or_say_why(self, grammar: Grammar) -> Matcher:
         try:
-            return self.compile(grammar)
+            if grammar not in self._compiled:
+                self._compiled[grammar] = self.compile(grammar)
+                if len(self._compiled) > _KEPT:
+                    self._compiled.popitem(last=False)
+            self._compiled.move_to_end(grammar)
+            return self._compiled[grammar]
         except GrammarError:
             raise
         except Exception as e:  # a library that does not load, or a fault of ours: the others' requests go on

@@ -242,6 +242,23 @@ def test_forks_do_not_share_their_state(compiler: GrammarCompiler) -> None:
     assert matcher.allowed().tolist() == [ord("a"), ord("c")]
 
 
+def test_a_compiled_grammar_is_used_again_and_stays_as_it_was(compiler: GrammarCompiler) -> None:
+    threaded = GrammarCompiler(compiler.artifact, VOCAB)
+    one = threaded.compile_in_thread(("regex", "[ab]c")).result(30)
+    one.fork().accept(ord("a"))
+    assert threaded.compile_in_thread(("regex", "[ab]c")).result(30) is one
+    assert one.allowed().tolist() == [ord("a"), ord("b")]
+    for i in range(40):
+        threaded.compile_in_thread(("regex", f"x{i}")).result(30)
+    assert threaded.compile_in_thread(("regex", "[ab]c")).result(30) is not one
+    core = make_core(threaded)
+    assert (
+        run(core, ask("a", 0))["a"][0]
+        == run(core, ask("b", 0))["b"][0]
+        == run(make_core(compiler), ask("c", 0))["c"][0]
+    )
+
+
 def test_blanks_are_bounded(compiler: GrammarCompiler) -> None:
     schema = json.dumps({"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"],
                          "additionalProperties": False})  # fmt: skip
