@@ -200,7 +200,8 @@ INLINE void group_scales(const Weights *w, long panel, long k, vf scale[2], vf s
     long at = (panel * (w->k / w->group) + k / w->group) * PANEL;
     for (int v = 0; v < 2; v++) {
         scale[v] = (vf)(__builtin_convertvector(*(const vh *)(w->scales + at + v * VL), vu) << 16);
-        shift[v] = -__builtin_convertvector(__builtin_convertvector(*(const vb *)(w->zeros + at + v * VL), vi), vf) * scale[v];
+        vh zeros = __builtin_convertvector(*(const vb *)(w->zeros + at + v * VL), vh); /* by way of 16 bits; see load_int8 */
+        shift[v] = -__builtin_convertvector(__builtin_convertvector(zeros, vi), vf) * scale[v];
     }
 }
 
