@@ -24,7 +24,8 @@ from engine.artifact import ArtifactError, verify
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.grammar import GrammarCompiler
-from engine.protocol import HEARTBEAT_S, AddRequest, encode, read_message
+from engine.memory import give_back
+from engine.protocol import HEARTBEAT_S, AddRequest, Output, encode, read_message
 from engine.references import ReferenceStore
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class Loop:
 
     def __init__(self, core: EngineCore, inbox: Inbox, pipe: BinaryIO) -> None:
         self.core, self.inbox, self.pipe = core, inbox, pipe
+        self._tidy = True  # nothing was done since freed memory was given back
 
     def send(self, message: dict[str, Any]) -> None:
         self.pipe.write(encode(message))
@@ -61,8 +63,18 @@ class Loop:
                 self.handle(self.inbox.get(block=left > 0, timeout=left if left > 0 else None))
         except queue.Empty:
             pass
-        outputs = self.core.step() if self.core.has_work else []
+        outputs = self._work() if self.core.has_work else self._rest()
         self.send({"type": "step", "outputs": outputs, "rows": self.core.take_steps(), "stats": self.core.stats()})
+
+    def _work(self) -> list[Output]:
+        self._tidy = False
+        return self.core.step()
+
+    def _rest(self) -> list[Output]:
+        if not self._tidy:
+            give_back()
+            self._tidy = True
+        return []
 
     def handle(self, message: dict[str, Any]) -> None:
         match message["type"]:

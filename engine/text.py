@@ -21,6 +21,17 @@ from engine.artifact import ArtifactError
 REPLACEMENT = "\ufffd"
 
 
+CHARS_TO_COUNT_FIRST = 16  # a token; a text that has more of them is likely to be too long, which is found out quickly
+
+
+class TooManyTokensError(ValueError):
+    """A text that is longer than was asked for."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"the text has {count} tokens")
+        self.count = count
+
+
 class TemplateError(ValueError):
     """Messages that the chat template cannot render, or no template."""
 
@@ -200,9 +211,23 @@ class TextCodec:
 
     # Encoding
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> tuple[list[int], list[int]]:
-        """Token ids, and for each the number of characters of ``text`` before it."""
-        encoding = self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    def encode(
+        self, text: str, add_special_tokens: bool = True, most: int | None = None
+    ) -> tuple[list[int], list[int]]:
+        """Token ids, and for each the number of characters of ``text`` before it.
+
+        Raises:
+            TooManyTokensError: there are more than ``most``. Known before Python has an object for each of them, which
+                for a text of a megabyte would be more than 100 MiB.
+        """
+        # The calls for batches let other threads run meanwhile; the one for a single text does not.
+        if most is not None and len(text) > CHARS_TO_COUNT_FIRST * most:
+            (counted,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+            if len(counted) > most:
+                raise TooManyTokensError(len(counted))
+        (encoding,) = self.tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
+        if most is not None and len(encoding) > most:
+            raise TooManyTokensError(len(encoding))
         offsets, end = [], 0
         for (start, stop), added in zip(encoding.offsets, encoding.special_tokens_mask, strict=True):
             if added and stop == 0:

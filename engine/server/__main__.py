@@ -136,7 +136,9 @@ async def serve(arguments: argparse.Namespace) -> None:
         keys=ApiKeys.read(arguments.api_key_file) if arguments.api_key_file else None,
     )
     client.on_step = state.note_step
-    logging_task = asyncio.create_task(log_dir.run()) if log_dir else None
+    chores = [asyncio.create_task(state.tidy_up())]
+    if log_dir:
+        chores.append(asyncio.create_task(log_dir.run()))
     try:
         if not await _unless(signals.stop, client.start()):
             return
@@ -149,7 +151,7 @@ async def serve(arguments: argparse.Namespace) -> None:
         server = _Server(
             uvicorn.Config(
                 create_app(state), log_config=None, log_level="error", access_log=False, lifespan="off", ws="none",
-                http=limited_protocol(state.limits, metrics), timeout_graceful_shutdown=1,
+                proxy_headers=False, http=limited_protocol(state.limits, metrics), timeout_graceful_shutdown=1,
                 timeout_keep_alive=math.ceil(state.limits.idle_timeout_s), backlog=BACKLOG,
             )
         )  # fmt: skip
@@ -164,9 +166,10 @@ async def serve(arguments: argparse.Namespace) -> None:
     finally:
         await client.stop()
         await state.grammars.stop()
-        state.threads.shutdown(wait=False, cancel_futures=True)
-        if log_dir and logging_task:
-            logging_task.cancel()
+        state.threads.shutdown()
+        for chore in chores:
+            chore.cancel()
+        if log_dir:
             await log_dir.close()
         sock.close()
 
@@ -283,6 +286,7 @@ def main(argv: list[str] | None = None) -> int:
         "--reference-limit-gib", type=float, default=8.0, help="bytes of --reference-dir that may be used"
     )
     arguments = parser.parse_args(argv)
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of every write to a client that has gone
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
         asyncio.run(serve(arguments))

@@ -21,7 +21,7 @@ from engine.server import endpoints, score, tokens
 from engine.server.auth import Authorised
 from engine.server.errors import ApiError
 from engine.server.logs import rfc3339
-from engine.server.records import Recorded
+from engine.server.records import Recorded, current_record
 from engine.server.respond import answer, error_response
 from engine.server.schemas import INT64
 from engine.server.state import ServerState
@@ -51,7 +51,7 @@ def create_app(state: ServerState) -> FastAPI:
 
     async def in_thread(work: Callable[[ServerState, bytes], dict[str, Any]], request: Request) -> JSONResponse:
         call = partial(work, state, await _body(request))
-        return JSONResponse(await asyncio.get_running_loop().run_in_executor(state.threads, call))
+        return JSONResponse(await state.in_thread(call))
 
     @app.post("/tokenize")
     async def tokenize(request: Request) -> Response:
@@ -154,6 +154,7 @@ async def _body(request: Request) -> bytes:
     if size > MAX_BODY_BYTES:
         found = f"the body has {size} bytes, the server takes {MAX_BODY_BYTES}; send less at once"
         raise ApiError(413, found, reason="too_long")
+    current_record().body_bytes = size
     return bytes(body)
 
 

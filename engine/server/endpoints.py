@@ -11,11 +11,11 @@ from pydantic import BaseModel, ValidationError
 
 from engine.request import RequestError
 from engine.server import logprobs
-from engine.server.errors import ApiError, refused_parameters
+from engine.server.errors import ApiError, refused_parameters, too_long
 from engine.server.generation import Generation, Piece, Prompt
 from engine.server.schemas import ChatBody, CompletionBody
 from engine.server.state import ServerState
-from engine.text import TemplateError
+from engine.text import TemplateError, TooManyTokensError
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -180,22 +180,25 @@ def completion(state: ServerState, raw: bytes, received_s: float) -> Call:
 
 def _prompts(state: ServerState, body: CompletionBody) -> list[Prompt]:
     prompt = body.prompt
-    if isinstance(prompt, str):
-        return [_of_text(state, prompt, body.add_special_tokens)]
-    if isinstance(prompt[0], int):
-        return [_of_ids(state, prompt)]
-    many = cast(list[str | list[int]], prompt)
-    special = body.add_special_tokens
-    return [_of_text(state, p, special) if isinstance(p, str) else _of_ids(state, p) for p in many]
+    single = isinstance(prompt, str) or isinstance(prompt[0], int)
+    many = cast(list[str | list[int]], [prompt] if single else prompt)
+    return [_of_text(state, p, body) if isinstance(p, str) else _of_ids(state, p, body) for p in many]
 
 
-def _of_text(state: ServerState, text: str, add_special_tokens: bool) -> Prompt:
-    ids, offsets = state.codec.encode(text, add_special_tokens)
+def _of_text(state: ServerState, text: str, body: CompletionBody) -> Prompt:
+    limit = state.client.about["max_model_len"]
+    try:
+        ids, offsets = state.codec.encode(text, body.add_special_tokens, most=limit)
+    except TooManyTokensError as e:
+        raise too_long(e.count, body.max_tokens, limit) from e
     return Prompt(ids, text, offsets)
 
 
-def _of_ids(state: ServerState, ids: list[int]) -> Prompt:
+def _of_ids(state: ServerState, ids: list[int], body: CompletionBody) -> Prompt:
     """A prompt given as tokens is echoed as their text, special tokens included."""
+    limit = state.client.about["max_model_len"]
+    if len(ids) > limit:
+        raise too_long(len(ids), body.max_tokens, limit)
     vocab_size = state.client.about["vocab_size"]
     if max(ids) >= vocab_size:
         raise ApiError(400, f"token id {max(ids)} is outside the vocabulary of {vocab_size}", param="prompt")
@@ -261,15 +264,16 @@ def chat_completion(state: ServerState, raw: bytes, received_s: float) -> Call:
         text = state.codec.render_chat([m.plain() for m in body.messages])
     except TemplateError as e:
         raise ApiError(400, str(e), param="messages") from e
-    ids, offsets = state.codec.encode(text, body.add_special_tokens)
     limit = state.client.about["max_model_len"]
-    if len(ids) >= limit:
+    try:
+        ids, offsets = state.codec.encode(text, body.add_special_tokens, most=limit - 1)
+    except TooManyTokensError as e:
         raise ApiError(
             400,
-            f"the prompt has {len(ids)} tokens; this model serves at most {limit} with the answer",
+            f"the prompt has {e.count} tokens; this model serves at most {limit} with the answer",
             reason="too_long",
             param="messages",
-        )
+        ) from e
     asked = body.max_tokens or body.max_completion_tokens
     top = (body.top_logprobs or 0) if body.logprobs else None
     return _call(

@@ -25,6 +25,7 @@ class ApiError(Exception):
         super().__init__(message)
         self.param = param
         self.status, self.message, self.reason, self.headers = status, message, reason, headers or {}
+        self.prompt_tokens: int | None = None  # for the request log, where the refusal is about them
 
     @property
     def body(self) -> dict[str, Any]:
@@ -40,6 +41,16 @@ class ApiError(Exception):
         }
         kind_of = kind.get(self.status, "server_error")
         return {"error": {"message": self.message, "type": kind_of, "param": self.param, "code": self.status}}
+
+
+def too_long(prompt_tokens: int, max_tokens: int, limit: int) -> ApiError:
+    """A prompt with which the answer does not fit, however empty the server is."""
+    found = (
+        f"the prompt has {prompt_tokens} tokens and max_tokens is {max_tokens}, {prompt_tokens + max_tokens} together"
+    )
+    error = ApiError(400, f"{found}; this model serves at most {limit}", reason="too_long")
+    error.prompt_tokens = prompt_tokens
+    return error
 
 
 def refused_parameters(error: ValidationError) -> ApiError:

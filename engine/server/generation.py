@@ -12,7 +12,7 @@ from engine.grammar import GrammarError
 from engine.protocol import AddRequest, Output, Refusal
 from engine.request import FinishReason, SamplingParams, TokenLogprob
 from engine.server.client import CoreClient, Ticket
-from engine.server.errors import ApiError
+from engine.server.errors import ApiError, too_long
 from engine.server.grammars import GrammarChecker
 from engine.server.metrics import Metrics
 from engine.server.records import ChoiceRecord, RequestRecord, current_record
@@ -114,8 +114,10 @@ class Generation:
             except GrammarError as e:
                 raise ApiError(400, str(e), param=self.grammar_param) from e
         record = current_record()
-        ticket = self.client.submit(requests, lambda output: self._last_word(record, output))
         record.begin(self.id, records, self.n, requests[0].priority)
+        self._check_length()
+        ticket = self.client.submit(requests, lambda output: self._last_word(record, output))
+        record.owed = set(ids)
         cached: dict[int, int] = {}
         refused = False
         try:
@@ -141,6 +143,16 @@ class Generation:
             for choice in choices.values():
                 if not refused:
                     self._end(choice, "abort")
+
+    def _check_length(self) -> None:
+        """The core checks it again; here it saves the way there, and comes before the place in the queue.
+
+        Raises:
+            ApiError: 400 for what this model can never serve.
+        """
+        longest, limit = max(len(p.ids) for p in self.prompts), self.client.about["max_model_len"]
+        if longest + self.params.max_tokens > limit:
+            raise too_long(longest, self.params.max_tokens, limit)
 
     def _last_word(self, record: RequestRecord, output: Output) -> None:
         self.metrics.phases(output.timings or {})

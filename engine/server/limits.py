@@ -14,6 +14,7 @@ noticed in whatever state its request is.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -225,7 +226,7 @@ class LimitedProtocol(H11Protocol):
         }
         head = b"HTTP/1.1 %d %b\r\n" % (error.status, STATUS_PHRASES[error.status])
         self.transport.write(head + "".join(f"{k}: {v}\r\n" for k, v in headers.items()).encode() + b"\r\n" + body)
-        if self.transport.can_write_eof():
+        with contextlib.suppress(OSError):  # it may have gone already
             self.transport.write_eof()
         self._timer = self.loop.call_later(LINGER_S, self._close)
 

@@ -79,11 +79,11 @@ class LogDir:
         segment_rows: int = SEGMENT_ROWS,
         segment_age_s: float = SEGMENT_AGE_S,
     ) -> None:
-        import polars  # noqa: F401  # only a server that writes logs is as large as this
+        import polars as pl  # only a server that writes logs is as large as this
 
         path.mkdir(parents=True, exist_ok=True)
         probe = path / ".probe.tmp"
-        probe.touch()
+        pl.DataFrame({"probe": [0]}).write_parquet(probe)  # takes the memory that writing takes
         probe.unlink()
         self.path, self.max_bytes = path, max_bytes
         self.metadata = {"schema_version": str(SCHEMA_VERSION)}

@@ -91,24 +91,28 @@ class RequestRecord:
         self.id, self.endpoint, self._done = uuid.uuid4().hex, endpoint, done
         self.received_s = time.monotonic()
         self.ended_s = self.received_s
+        self.body_bytes = 0
         self.stream: bool | None = None
         self.n: int | None = None
         self.priority: int | None = None
         self.status: int | None = None
         self.refusal: str | None = None
+        self._prompt_tokens: int | None = None  # where they are known but no choice has begun
         self.choices: dict[str, ChoiceRecord] = {}
-        self._owed: set[str] = set()  # choices on which the core has not said its last word
+        self.owed: set[str] = set()  # choices that the core has, and on which it has not said its last word
         self._answered = False
 
     def begin(self, id: str, choices: dict[str, ChoiceRecord], n: int, priority: int) -> None:
-        """The request is with the core now."""
+        """What was asked for is known now."""
         self.id, self.choices, self.n, self.priority = id, choices, n, priority
-        self._owed = set(choices)
+
+    def refused(self, reason: str, prompt_tokens: int | None) -> None:
+        self.refusal, self._prompt_tokens = reason, prompt_tokens
 
     def last_word(self, id: str, timings: Mapping[str, float | None] | None) -> None:
         """The core has ended the choice ``id``, or refused it."""
         self.choices[id].timings = timings or {}
-        self._owed.discard(id)
+        self.owed.discard(id)
         self._finish_if_complete()
 
     def answered(self) -> None:
@@ -117,7 +121,7 @@ class RequestRecord:
         self._finish_if_complete()
 
     def _finish_if_complete(self) -> None:
-        if self._answered and not self._owed:
+        if self._answered and not self.owed:
             self._done(self)
 
     def rows(self, clock: Clock) -> list[RequestRow]:
@@ -125,7 +129,11 @@ class RequestRecord:
             tokens = [c.prompt_tokens for i, c in enumerate(self.choices.values()) if self.n and i % self.n == 0]
             left = None if self.status else "abort"
             whole = ChoiceRecord(-1, sum(tokens), finish_reason=left)
-            return [self._row(clock, whole)._replace(choice=None, prompt_tokens=sum(tokens) if tokens else None)]
+            return [
+                self._row(clock, whole)._replace(
+                    choice=None, prompt_tokens=sum(tokens) if tokens else self._prompt_tokens
+                )
+            ]
         return [self._row(clock, c) for c in self.choices.values()]
 
     def _row(self, clock: Clock, choice: ChoiceRecord) -> RequestRow:

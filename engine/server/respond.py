@@ -51,7 +51,7 @@ async def never() -> Any:
 def error_response(state: ServerState, error: ApiError) -> JSONResponse:
     if error.status < 500 or error.reason in ("shutting_down", "unhealthy", "no_space"):
         state.metrics.rejected.labels(error.reason).inc()
-        current_record().refusal = error.reason
+        current_record().refused(error.reason, error.prompt_tokens)
     return JSONResponse(error.body, status_code=error.status, headers=error.headers)
 
 
@@ -63,7 +63,7 @@ def answer(state: ServerState, prepare: Callable[[], Call]) -> Response:
         try:
             if reason := state.unready():
                 raise ApiError(503, reason, reason="unhealthy" if state.accepting else "shutting_down")
-            call = await asyncio.get_running_loop().run_in_executor(state.threads, prepare)
+            call = await state.in_thread(prepare)
             current_record().stream = call.stream
             async with aclosing(call.generation.pieces()) as pieces:
                 if call.stream:
@@ -98,6 +98,7 @@ async def _stream(state: ServerState, call: Call, first: Piece, rest: AsyncItera
 
     async def event(body: bytes, more: bool = True) -> None:
         await send({"type": "http.response.body", "body": body, "more_body": more})
+        await asyncio.sleep(0)  # news that have piled up must not keep others, or the news of a lost client, waiting
 
     async def token(piece: Piece) -> None:
         chunk = {**head, "choices": [call.format.chunk_choice(piece)]}

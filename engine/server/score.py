@@ -5,7 +5,6 @@ A prompt runs through the same queue, scheduler and blocks as any other, with no
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -17,12 +16,12 @@ from starlette.types import Scope, Send
 
 from engine.request import SamplingParams
 from engine.server.endpoints import parse
-from engine.server.errors import ApiError
+from engine.server.errors import ApiError, too_long
 from engine.server.generation import Generation, Piece, Prompt
 from engine.server.respond import WhileConnected, error_response, never
 from engine.server.schemas import Tokens
 from engine.server.state import ServerState
-from engine.text import TextRules
+from engine.text import TextRules, TooManyTokensError
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
@@ -76,7 +75,11 @@ def prepare(state: ServerState, raw: bytes, received_s: float) -> Scoring:
 
 def _tokens(state: ServerState, prompt: str | list[int], add_special_tokens: bool | None) -> list[int]:
     if isinstance(prompt, str):
-        return state.codec.encode(prompt, add_special_tokens is not False)[0]
+        limit = state.client.about["max_model_len"]
+        try:
+            return state.codec.encode(prompt, add_special_tokens is not False, most=limit)[0]
+        except TooManyTokensError as e:
+            raise too_long(e.count, 0, limit) from e
     if add_special_tokens is not None:
         raise ApiError(400, "add_special_tokens is for text; this prompt is token ids, which are taken as they are")
     return prompt
@@ -90,7 +93,7 @@ def answer(state: ServerState, ready: Callable[[], Scoring]) -> Response:
         try:
             if reason := state.unready():
                 raise ApiError(503, reason, reason="unhealthy" if state.accepting else "shutting_down")
-            scoring = await asyncio.get_running_loop().run_in_executor(state.threads, ready)
+            scoring = await state.in_thread(ready)
             found: dict[int, Piece] = {}
             async with aclosing(scoring.generation.pieces()) as pieces:
                 async for piece in pieces:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from engine.artifact import Manifest
 from engine.config import EngineConfig
@@ -15,8 +17,12 @@ from engine.server.grammars import GrammarChecker
 from engine.server.limits import Limits
 from engine.server.logs import LogDir, StepRing
 from engine.server.metrics import Metrics
-from engine.server.records import RequestRecord
+from engine.server.records import RequestRecord, current_record
+from engine.server.threads import Threads
 from engine.text import TextCodec
+
+T = TypeVar("T")
+TIDY_EVERY_S = 2.0
 
 
 @dataclass
@@ -33,7 +39,22 @@ class ServerState:
     keys: ApiKeys | None = None
     accepting: bool = True  # false from the moment a shutdown begins
     grammars: GrammarChecker = field(init=False)
-    threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, thread_name_prefix="tokenise"))
+    threads: Threads = field(default_factory=Threads)
+
+    async def tidy_up(self) -> None:
+        """Gives freed memory back after large bodies, and when something has been done and nothing is any more; until
+        it is cancelled."""
+        done = 0
+        while True:
+            await asyncio.sleep(TIDY_EVERY_S)
+            idle = self.client.num_open == 0 and self.client.stats.get("steps", 0) != done
+            if idle or self.threads.untidy:
+                done = self.client.stats.get("steps", 0) if idle else done
+                await self.threads.tidy_up()
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Parses and tokenises the body of the request that is being handled, beside the event loop."""
+        return await self.threads.run(work, current_record().body_bytes)
 
     def __post_init__(self) -> None:
         self.grammars = GrammarChecker(self.client.artifact)

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from engine.artifact import ArtifactError
-from engine.text import StopFilter, TemplateError, TextCodec, TextRules, TextStream, WindowDetokenizer
+from engine.text import (
+    StopFilter,
+    TemplateError,
+    TextCodec,
+    TextRules,
+    TextStream,
+    TooManyTokensError,
+    WindowDetokenizer,
+)
 from tests.tiny import EOS_ID, make_tiny_artifact
 
 
@@ -250,3 +258,12 @@ def test_nothing_heavy_is_imported() -> None:
     code = "import sys, engine.server.__main__; print({'torch', 'transformers'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_text_that_is_too_long_is_only_counted(codec: TextCodec) -> None:
+    assert len(codec.encode("abcde", most=5)[0]) == 5
+    with pytest.raises(TooManyTokensError, match="has 5 tokens") as e:
+        codec.encode("abcde", most=4)
+    assert e.value.count == 5
+    with pytest.raises(TooManyTokensError, match="has 70 tokens"):
+        codec.encode("a" * 70, most=4)

@@ -108,6 +108,20 @@ def test_sigterm(artifact: Path, grace: str, reason: str) -> None:
         until(lambda: gone(server.core_pid))
 
 
+def test_a_second_signal_waits_for_nobody(artifact: Path) -> None:
+    with boot(artifact, "--grace-s", "600") as server:
+        body = {"model": MODEL, "prompt": "x", "max_tokens": 500, "n": 16, "stream": True, "ignore_eos": True}
+        with httpx.stream("POST", f"http://127.0.0.1:{server.port}/v1/completions", json=body, timeout=60) as r:
+            next(r.iter_lines())
+            os.kill(server.core_pid, signal.SIGSTOP)  # so that the request cannot come to its end
+            server.process.send_signal(signal.SIGTERM)
+            until(lambda: server.http.get("/health").status_code == 503)
+            assert server.process.poll() is None
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(30) == 0
+        until(lambda: gone(server.core_pid))
+
+
 def test_logs_of_all_that_happened(artifact: Path, tmp_path: Path) -> None:
     """Steps and requests on one clock; refused, cut off and abandoned requests have rows as well."""
     with boot(artifact, "--log-dir", str(tmp_path / "logs")) as server:

@@ -132,6 +132,7 @@ def test_a_record_waits_for_the_last_word_of_the_core() -> None:
     done: list[RequestRecord] = []
     record = RequestRecord("/v1/completions", done.append)
     record.begin("r", {"r-0": ChoiceRecord(0, 7), "r-1": ChoiceRecord(1, 7)}, 2, -3)
+    record.owed = {"r-0", "r-1"}
     choice = record.choices["r-0"]
     gaps = [choice.token(record.received_s + t) for t in (1.0, 1.5, 3.5)]
     assert gaps == [None, 0.5, 2.0]

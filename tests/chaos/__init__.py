@@ -1,0 +1,1 @@
+"""Clients that misbehave in every way a socket allows, beside some that do not: ``python -m tests.chaos --help``."""
