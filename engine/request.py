@@ -31,7 +31,7 @@ class DrawError(RuntimeError):
 
 
 class Matcher(Protocol):
-    """What an output's grammar says of its next token; see ``engine.grammar.compiler``."""
+    """What an output's grammar says of its next token; see ``engine.grammar``."""
 
     def allowed(self) -> NDArray[np.int64]: ...
     def accept(self, token: int) -> bool: ...
@@ -52,7 +52,8 @@ class SamplingParams:
     ``temperature`` 0 is greedy; ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 are off; ``logprobs`` is how many alternatives
     to report beside each generated token (None: report nothing), ``prompt_logprobs`` the same for the prompt;
     ``store`` and ``reference`` name where the prompt's whole distributions are kept, and those they are compared with;
-    ``stop_token_ids`` end the request unless ``ignore_eos``, and not before ``min_tokens`` tokens.
+    ``stop_token_ids`` end the request unless ``ignore_eos``, and not before ``min_tokens`` tokens. Penalties
+    and biases are bounded so that no float32 logit overflows.
     """
 
     max_tokens: int
@@ -72,7 +73,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     store: str | None = None
     reference: str | None = None
-    grammar: tuple[str, str] | None = None  # kind and source, as in engine.grammar.sources
+    grammar: tuple[str, str] | None = None  # kind and source, as in engine.grammar
 
     def __post_init__(self) -> None:
         scores = self.prompt_logprobs is not None and self.max_tokens == 0
@@ -82,7 +83,7 @@ class SamplingParams:
             (self.top_k >= 0, "top_k", self.top_k, "0 (off) or more"),
             (0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1"),
             (0 <= self.min_p <= 1, "min_p", self.min_p, "0 (off) to 1"),
-            (self.repetition_penalty > 0, "repetition_penalty", self.repetition_penalty, "above 0"),
+            (0.01 <= self.repetition_penalty <= 100, "repetition_penalty", self.repetition_penalty, "0.01 to 100"),
             (0 <= self.min_tokens <= self.max_tokens, "min_tokens", self.min_tokens, f"0 to {self.max_tokens}"),
             (scores or self.store is None, "store", self.store, "null unless a prompt is scored without output"),
             (scores or self.reference is None, "reference", self.reference, "null unless it is scored without output"),

@@ -195,7 +195,9 @@ async def _drain(state: ServerState, signals: Signals, grace_s: float) -> None:
     if not signals.now.is_set():
         log.warning("%d requests are aborted after %.0f s of grace", state.client.num_open, grace_s)
         state.client.abort_all()
-        await _empty(state, signals, LAST_CHUNKS_S)
+        if await _empty(state, signals, LAST_CHUNKS_S):
+            return
+    state.client.give_up("the server is shutting down, and the engine core has not ended this request in time")
 
 
 async def _empty(state: ServerState, signals: Signals, timeout_s: float) -> bool:

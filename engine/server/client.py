@@ -181,7 +181,11 @@ class CoreClient:
                     self.failure = f"the engine core failed: {message['message']}"
         assert self._process is not None
         code = await self._process.wait()
-        self.failure = self.failure or f"the engine core ended with exit code {code}"
+        self.give_up(self.failure or f"the engine core ended with exit code {code}")
+
+    def give_up(self, failure: str) -> None:
+        """Nothing more is expected of the core: whoever waits for it is told why."""
+        self.failure = failure
         log.error("%s", self.failure)
         for ticket in {id(t): t for t in self._tickets.values()}.values():
             ticket.news.put_nowait(None)
@@ -194,8 +198,8 @@ class CoreClient:
         ticket, last = self._tickets.get(output.id), bool(output.finish_reason or output.refusal)
         if ticket is not None:
             ticket.news.put_nowait(output)
-        else:
-            ticket = self._closing[output.id]
+        elif (ticket := self._closing.get(output.id)) is None:
+            return  # given up
         if last:
             self._tickets.pop(output.id, None)
             self._closing.pop(output.id, None)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import OrderedDict
 from hashlib import sha256
 from pathlib import Path
 
-from engine.grammar.check import CPU_S
-from engine.grammar.sources import Grammar, GrammarError
+from engine.grammar import Grammar, GrammarError
+from engine.grammar_check import CPU_S
 from engine.protocol import LENGTH_BYTES, decode, encode, length_of
 from engine.server.errors import ApiError
 
@@ -20,6 +21,7 @@ log = logging.getLogger(__name__)
 MAX_WAITING = 32  # checks are done one after the other
 WALL_S = 20 * CPU_S  # for a machine that is so busy that processor time does not pass
 _REMEMBERED = 1024
+_ENDED_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)  # by a person or for want of the machine's memory
 
 
 class GrammarChecker:
@@ -78,12 +80,15 @@ class GrammarChecker:
             raise ApiError(503, message, reason="queue_full", headers={"Retry-After": str(WALL_S)}) from e
         except (asyncio.IncompleteReadError, ConnectionError):
             await self._end(process, kill=False)
+            if process.returncode in _ENDED_FROM_OUTSIDE:  # says nothing about the grammar either
+                message = f"the process that compiles grammars was ended (exit code {process.returncode}); try again"
+                raise ApiError(503, message, reason="queue_full", headers={"Retry-After": "1"}) from None
             log.warning("a %s was too hard to compile (exit code %s)", grammar[0], process.returncode)
             return f"the grammar takes more than {CPU_S} s or too much memory to compile; make it simpler"
 
     async def _start(self, vocab_size: int) -> Process:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "engine.grammar.check", str(self._artifact), str(vocab_size), stdin=PIPE, stdout=PIPE
+            sys.executable, "-m", "engine.grammar_check", str(self._artifact), str(vocab_size), stdin=PIPE, stdout=PIPE
         )
         try:
             async with asyncio.timeout(WALL_S):

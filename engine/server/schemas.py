@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from engine.grammar.sources import Grammar, prepare
+from engine.grammar import Grammar, prepare
 from engine.request import RequestError, SamplingParams
 from engine.server.neutral import NEUTRAL, NEUTRAL_NESTED, without_neutral
 from engine.text import TextRules
@@ -18,7 +18,7 @@ INT64 = 2**63
 MAX_STOPS = 32
 Stop = Annotated[str, Field(min_length=1, max_length=256)]
 TokenId = Annotated[int, Field(ge=0, lt=INT64)]
-Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+Tokens = Annotated[list[TokenId], Field(min_length=1)]
 
 
 class Strict(BaseModel):
@@ -101,8 +101,8 @@ class _Body(Strict):
     seed: int | None = Field(None, ge=-INT64, lt=INT64)
     presence_penalty: float = Field(0.0, ge=-2, le=2)
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
-    repetition_penalty: float = Field(1.0, gt=0)
-    logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] = {}
+    repetition_penalty: float = Field(1.0, ge=0.01, le=100)
+    logit_bias: dict[TokenId, Annotated[float, Field(ge=-100, le=100)]] = {}
     min_tokens: int = Field(0, ge=0, lt=INT64)
     ignore_eos: bool = Field(False, description="of the model's own end tokens; stop_token_ids still count")
     priority: int = Field(0, ge=-(2**31), lt=2**31, description="a lower one runs sooner")

@@ -16,7 +16,8 @@ from engine.request import Request, RequestError, SamplingParams, TokenLogprob
         ({"temperature": -0.1}, "temperature is -0.1"),
         ({"top_k": -2}, "top_k is -2"),
         ({"top_p": 0.0}, "top_p is 0.0, expected above 0"),
-        ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0"),
+        ({"repetition_penalty": 1e-300}, "repetition_penalty is 1e-300, expected 0.01 to 100"),  # a logit overflows
+        ({"repetition_penalty": 1e300}, r"repetition_penalty is 1e\+300"),
         ({"min_tokens": 9}, "min_tokens is 9, expected 0 to 4"),
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.grammar.sources import Grammar, GrammarError
+from engine.grammar import Grammar, GrammarError
 from engine.server import grammars
 from engine.server.errors import ApiError
 from engine.server.grammars import MAX_WAITING, GrammarChecker
@@ -78,6 +78,15 @@ async def test_a_process_that_died_is_replaced(artifact: Path, monkeypatch: pyte
             await checker.check(("regex", "[b-z]+"), 272)
         monkeypatch.undo()
         await checker.check(("regex", "[b-z]+"), 272)  # not remembered against it
+        third = checker._process
+        assert third is not None
+        os.kill(third.pid, signal.SIGSTOP)
+        asked = asyncio.create_task(checker.check(("regex", "[c-z]+"), 272))
+        await asyncio.sleep(0.01)
+        os.kill(third.pid, signal.SIGKILL)  # while it has the question
+        with pytest.raises(ApiError, match=r"was ended \(exit code -9\); try again"):
+            await asked
+        await checker.check(("regex", "[c-z]+"), 272)
     finally:
         await checker.stop()
 

@@ -122,6 +122,21 @@ def test_a_second_signal_waits_for_nobody(artifact: Path) -> None:
         until(lambda: gone(server.core_pid))
 
 
+def test_whoever_waits_for_a_core_that_stands_still_is_told_at_the_end(artifact: Path) -> None:
+    with boot(artifact, "--grace-s", "0") as server:
+        found: list[httpx.Response] = []
+        thread = threading.Thread(target=lambda: found.append(server.complete("x", max_tokens=500)))
+        os.kill(server.core_pid, signal.SIGSTOP)
+        thread.start()
+        time.sleep(0.5)  # it is with the core
+        server.process.send_signal(signal.SIGTERM)
+        thread.join(30)
+        assert found[0].status_code == 503
+        assert "has not ended this request in time" in found[0].json()["error"]["message"]
+        assert server.process.wait(30) == 0
+        until(lambda: gone(server.core_pid))
+
+
 def test_logs_of_all_that_happened(artifact: Path, tmp_path: Path) -> None:
     """Steps and requests on one clock; refused, cut off and abandoned requests have rows as well."""
     with boot(artifact, "--log-dir", str(tmp_path / "logs")) as server:

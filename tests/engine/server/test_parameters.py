@@ -57,6 +57,7 @@ def test_what_changes_nothing_is_taken(server: Booted, path: str) -> None:
         ("modalities", ["text", "audio"]), ("continue_final_message", True), ("functions", [{}]), ("min_p", 1.5),
         ("priority", 2**31), ("priority", 0.5), ("stop", ["x"] * 33), ("stop", "x" * 257), ("stop_token_ids", [-1]),
         ("stop_token_ids", [272]), ("logit_bias", {"a": 1}), ("logit_bias", {"5": 101}), ("n", 0), ("seed", 2**63),
+        ("repetition_penalty", 1e-300), ("repetition_penalty", 101), ("logit_bias", {str(2**64): 1}),
     ],
 )  # fmt: skip
 def test_what_would_change_something_is_refused_by_name(server: Booted, path: str, name: str, value: Any) -> None:

@@ -90,6 +90,7 @@ def test_divergence_from_a_stored_reference(scoring: Booted, directory: Path, tm
         ({"prompt": []}, 400, "parameter 'prompt"),
         ({}, 400, "parameter 'prompt' is missing"),
         ({"prompt": [999]}, 400, "token id 999 is outside the vocabulary of 272"),
+        ({"prompt": [2**64]}, 400, "parameter 'prompt"),  # no message to the core can hold it
         ({"prompt": [1], "add_special_tokens": True}, 400, "add_special_tokens is for text"),
         ({"prompt": "x", "model": "y"}, 404, "model 'y' is not served here"),
         ({"prompt": "x" * 600}, 400, "600 together; this model serves at most 512"),

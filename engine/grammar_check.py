@@ -1,4 +1,4 @@
-"""``python -m engine.grammar.check ARTIFACT VOCAB_SIZE``: compiles grammars for the server, to see whether they can be.
+"""``python -m engine.grammar_check ARTIFACT VOCAB_SIZE``: compiles grammars for the server, to see whether they can be.
 
 A process of its own, since compiling cannot be interrupted and some grammars take minutes or the whole memory: the
 system ends this process when one grammar has taken ``CPU_S`` seconds of processor time or ``MEMORY_BYTES``, and the
@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 import random
 import resource
+import signal
 import sys
 import time
 from pathlib import Path
 
-from engine.grammar.compiler import GrammarCompiler, Matcher, MatchError
-from engine.grammar.sources import GrammarError
+from engine.grammar import GrammarCompiler, GrammarError, Matcher, MatchError
 from engine.protocol import encode, read_message
 from engine.request import RequestError
 
@@ -27,6 +27,7 @@ MEMORY_BYTES = 1 << 30  # beyond what the tokenizer's tables need
 
 
 def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in the core: the server decides when to end
     compiler = GrammarCompiler(Path(sys.argv[1]), int(sys.argv[2]))
     compiler.load()
     _limit_memory()
@@ -50,7 +51,7 @@ def probe(matcher: Matcher) -> None:
 
     Raises:
         GrammarError: it would hold up the steps that all requests share.
-        engine.grammar.compiler.MatchError: it cannot be followed.
+        engine.grammar.MatchError: it cannot be followed.
     """
     chance, began_s = random.Random(0), time.process_time()
     for _ in range(PROBE_TOKENS):
