@@ -16,16 +16,16 @@ from torch import Tensor
 from engine.batch import BatchEntry
 from engine.blocks import BlockPool, BlockPoolError
 from engine.config import EngineConfig
-from engine.grammar import GrammarCompiler, Matcher, MatchError
+from engine.grammar.compiler import GrammarCompiler, Matcher, MatchError
 from engine.ledger import SLICE_ROWS
 from engine.logits import Rows
 from engine.plan import Plan, Scheduled
 from engine.protocol import AddRequest, Output, Refusal, StepRow
-from engine.references import ReferenceStore, StorageError
 from engine.request import DrawError, FinishReason, Request, RequestError, SamplingParams, TokenLogprob, TooLongError
 from engine.sampling import sample, token_logprobs
 from engine.scheduler import QueueFullError, Scheduler
-from engine.scoring import PromptScore, ScoringError, open_score
+from engine.scoring.prompt_score import PromptScore, ScoringError, open_score
+from engine.scoring.references import ReferenceStore, StorageError
 
 log = logging.getLogger(__name__)
 STEP_LOG_ROWS = 20_000

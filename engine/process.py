@@ -23,10 +23,10 @@ from typing import Any, BinaryIO
 from engine.artifact import ArtifactError, verify
 from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.grammar import GrammarCompiler
+from engine.grammar.compiler import GrammarCompiler
 from engine.memory import give_back
 from engine.protocol import HEARTBEAT_S, AddRequest, Output, encode, read_message
-from engine.references import ReferenceStore
+from engine.scoring.references import ReferenceStore
 
 log = logging.getLogger(__name__)
 Inbox = queue.SimpleQueue[dict[str, Any]]

@@ -31,7 +31,7 @@ class DrawError(RuntimeError):
 
 
 class Matcher(Protocol):
-    """What an output's grammar says of its next token; see ``engine.grammar``."""
+    """What an output's grammar says of its next token; see ``engine.grammar.compiler``."""
 
     def allowed(self) -> NDArray[np.int64]: ...
     def accept(self, token: int) -> bool: ...
@@ -73,7 +73,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     store: str | None = None
     reference: str | None = None
-    grammar: tuple[str, str] | None = None  # kind and source, as in engine.grammar
+    grammar: tuple[str, str] | None = None  # kind and source, as in engine.grammar.sources
 
     def __post_init__(self) -> None:
         scores = self.prompt_logprobs is not None and self.max_tokens == 0

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.grammar import GrammarError
+from engine.grammar.sources import GrammarError
 from engine.protocol import AddRequest, Output, Refusal
 from engine.request import FinishReason, SamplingParams, TokenLogprob
 from engine.server.client import CoreClient, Ticket

@@ -12,8 +12,8 @@ from collections import OrderedDict
 from hashlib import sha256
 from pathlib import Path
 
-from engine.grammar import Grammar, GrammarError
-from engine.grammar_check import CPU_S
+from engine.grammar.check import CPU_S
+from engine.grammar.sources import Grammar, GrammarError
 from engine.protocol import LENGTH_BYTES, decode, encode, length_of
 from engine.server.errors import ApiError
 
@@ -88,7 +88,7 @@ class GrammarChecker:
 
     async def _start(self, vocab_size: int) -> Process:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "engine.grammar_check", str(self._artifact), str(vocab_size), stdin=PIPE, stdout=PIPE
+            sys.executable, "-m", "engine.grammar.check", str(self._artifact), str(vocab_size), stdin=PIPE, stdout=PIPE
         )
         try:
             async with asyncio.timeout(WALL_S):

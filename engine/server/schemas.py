@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from engine.grammar import Grammar, prepare
+from engine.grammar.sources import Grammar, prepare
 from engine.request import RequestError, SamplingParams
 from engine.server.neutral import NEUTRAL, NEUTRAL_NESTED, without_neutral
 from engine.text import TextRules

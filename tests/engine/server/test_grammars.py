@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.grammar import Grammar, GrammarError
+from engine.grammar.sources import Grammar, GrammarError
 from engine.server import grammars
 from engine.server.errors import ApiError
 from engine.server.grammars import MAX_WAITING, GrammarChecker

@@ -20,9 +20,9 @@ from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.process import build
 from engine.protocol import AddRequest, Output
-from engine.references import ReferenceStore, StorageError, tokens_digest
 from engine.request import RequestError, SamplingParams
-from engine.scoring import PromptScore, ScoringError, divergence, log_probabilities, open_score
+from engine.scoring.prompt_score import PromptScore, ScoringError, divergence, log_probabilities, open_score
+from engine.scoring.references import ReferenceStore, StorageError, tokens_digest
 from tests.engine.fake_runner import FakeRunner, fake_logits
 from tests.tiny import make_tiny_artifact
 
@@ -322,7 +322,7 @@ def test_what_a_killed_server_left_is_removed_but_not_what_another_one_writes(tm
 
 def test_a_full_disk_is_refused_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr("engine.references.shutil.disk_usage", lambda _: usage(10**6, 10**6 - 8000, 8000))
+    monkeypatch.setattr("engine.scoring.references.shutil.disk_usage", lambda _: usage(10**6, 10**6 - 8000, 8000))
     store = store_at(tmp_path)
     first = store.writer("x", TOKENS[:20])
     with pytest.raises(StorageError, match=rf"has 8000 free and {first.num_bytes} promised; make room"):
@@ -336,7 +336,7 @@ def test_a_disk_error_ends_the_request_alone(tmp_path: Path, monkeypatch: pytest
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("engine.references.os.posix_fallocate", full)
+    monkeypatch.setattr("engine.scoring.references.os.posix_fallocate", full)
     core = core_with(store_at(tmp_path))
     core.submit(AddRequest(["other"], TOKENS[:9], SamplingParams(3).to_wire()))
     outputs = run(core, TOKENS, prompt_logprobs=0, store="x")

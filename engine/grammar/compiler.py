@@ -1,44 +1,27 @@
-"""Outputs that must match a JSON schema, a regular expression or one of some texts: which tokens may come next.
-
-llguidance compiles the grammar and walks the vocabulary. What may come next is a function of the output tokens alone:
-each request has a matcher of its own, begun from the same compiled state, so neighbours, chunks, forks and preemption
-change nothing. It is loaded with the first request that needs it.
-
-Nothing that a request brings may stop the others. Sources are limited in bytes and depth, the library in the size of
-its tables and the work of one step (limits that count work, not time, so that an output does not depend on the
-machine's mood). Compiling has no such limit that always holds, so the server compiles first, in a process that is ended
-when it takes too long (``engine.grammar_check``), and the core compiles what has passed in a thread beside its steps.
-"""
+"""Compiles a grammar for one tokenizer, and follows it token by token."""
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.request import DrawError, RequestError
+from engine.grammar.sources import KINDS, WORDS, Grammar, GrammarError, prepare
+from engine.request import DrawError
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 log = logging.getLogger(__name__)
-Grammar = tuple[str, str]  # kind, source
 
-MAX_SCHEMA_DEPTH = 64
-MAX_CHOICES = 1000
 _KEPT = 32  # compiled grammars: most requests repeat one
-_MAX_BYTES = {"json_schema": 32_768, "regex": 4096, "choice": 32_768}
-# One space, or a new line with its indentation: what people and models write, but not blanks without end.
-_WHITESPACE = r" |\n {0,32}"
 _LIMITS = {
     "initial_lexer_fuel": 500_000,
     "step_lexer_fuel": 50_000,
@@ -49,82 +32,8 @@ _LIMITS = {
 }
 
 
-class GrammarError(RequestError):
-    """A grammar that cannot be used: says why."""
-
-
 class MatchError(DrawError):
     """No token can follow, or finding out takes more work than one step may have."""
-
-
-# Sources
-
-
-def prepare(kind: str, source: str) -> Grammar:
-    """Checks what can be checked without the library; ``source`` is JSON for ``json_schema`` and ``choice``.
-
-    Raises:
-        GrammarError: too large, too deep, or not of its kind.
-    """
-    size = len(source.encode())
-    if size > _MAX_BYTES[kind]:
-        raise GrammarError(f"the {_WORDS[kind]} has {size} bytes, this server takes {_MAX_BYTES[kind]}")
-    if kind == "json_schema":
-        schema = json.loads(source)
-        if _depth(schema) > MAX_SCHEMA_DEPTH:
-            raise GrammarError(f"the JSON schema is nested more than {MAX_SCHEMA_DEPTH} levels deep")
-        if isinstance(schema, dict) and "x-guidance" in schema:
-            raise GrammarError("the JSON schema has the keyword 'x-guidance', which this server does not take")
-    if kind == "choice" and len(json.loads(source)) > MAX_CHOICES:
-        raise GrammarError(f"there are {len(json.loads(source))} choices, this server takes {MAX_CHOICES}")
-    return kind, source
-
-
-def _depth(value: Any) -> int:
-    level, depth = [value], 0
-    while level:
-        depth += 1
-        level = [x for v in level for x in (v.values() if isinstance(v, dict) else v if isinstance(v, list) else ())]
-    return depth
-
-
-def _of_schema(source: str) -> str:
-    from llguidance import LLMatcher
-
-    # Every option is named, so that a schema cannot set one.
-    return str(
-        LLMatcher.grammar_from_json_schema(
-            source,
-            overrides={
-                "item_separator": ",",
-                "key_separator": ":",
-                "whitespace_flexible": True,
-                "whitespace_pattern": _WHITESPACE,
-                "coerce_one_of": False,
-                "lenient": False,
-            },
-        )
-    )
-
-
-def _of_regex(source: str) -> str:
-    from llguidance import LLMatcher
-
-    return str(LLMatcher.grammar_from_regex(source))
-
-
-def _of_choice(source: str) -> str:
-    def literal(text: str) -> str:
-        return "".join(c if c.isascii() and c.isalnum() else f"\\x{{{ord(c):x}}}" for c in text)
-
-    return _of_regex("|".join(literal(text) for text in json.loads(source)))
-
-
-_KINDS: dict[str, Callable[[str], str]] = {"json_schema": _of_schema, "regex": _of_regex, "choice": _of_choice}
-_WORDS = {"json_schema": "JSON schema", "regex": "regular expression", "choice": "list of choices"}
-
-
-# Matching
 
 
 class Matcher:
@@ -202,15 +111,15 @@ class GrammarCompiler:
 
         kind, source = prepare(*grammar)
         tokenizer = self.load()
-        matcher = LLMatcher(tokenizer, _KINDS[kind](source), log_level=0, limits=LLParserLimits(**_LIMITS))
+        matcher = LLMatcher(tokenizer, KINDS[kind](source), log_level=0, limits=LLParserLimits(**_LIMITS))
         problem = matcher.get_error() or " ".join(matcher.get_grammar_warnings())
         if problem:
-            raise GrammarError(f"the {_WORDS[kind]} cannot be used: {_in_one_line(problem)}")
+            raise GrammarError(f"the {WORDS[kind]} cannot be used: {_in_one_line(problem)}")
         found = Matcher(matcher, self.vocab_size)
         try:
             found.allowed()
         except MatchError as e:
-            raise GrammarError(f"the {_WORDS[kind]} cannot be used: {e}") from e
+            raise GrammarError(f"the {WORDS[kind]} cannot be used: {e}") from e
         return found
 
     def compile_in_thread(self, grammar: Grammar) -> Future[Matcher]:

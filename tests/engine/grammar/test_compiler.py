@@ -15,11 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import grammar_check
 from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.grammar import Grammar, GrammarCompiler, GrammarError, Matcher, MatchError, prepare
-from engine.grammar_check import probe
+from engine.grammar import check
+from engine.grammar.check import probe
+from engine.grammar.compiler import GrammarCompiler, Matcher, MatchError
+from engine.grammar.sources import Grammar, GrammarError, prepare
 from engine.protocol import AddRequest, Output
 from engine.request import RequestError, SamplingParams
 from tests.engine.fake_runner import FakeRunner
@@ -299,7 +300,7 @@ def test_a_schema_cannot_loosen_its_own_reading(compiler: GrammarCompiler) -> No
 def test_the_probe_refuses_what_is_slow_to_follow(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
     for grammar in GRAMMARS:
         probe(compiler.compile(grammar))
-    monkeypatch.setattr(grammar_check, "PROBE_S", 1e-9)
+    monkeypatch.setattr(check, "PROBE_S", 1e-9)
     with pytest.raises(GrammarError, match="16 may take 0 ms"):
         probe(compiler.compile(("regex", "((((a{9}){9}){9}){9}){9}")))
 

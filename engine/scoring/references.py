@@ -8,7 +8,7 @@
 One NAME holds the rows of one model. A file is written beside its place under a name that begins with a dot, locked as
 long as its writer lives, and gets its own name when its last row is there: what a killed server leaves does not look
 complete, and the next server on DIR removes it. Rows that a crash of the machine left unwritten are zeros, which are no
-distribution: ``engine.scoring`` refuses them.
+distribution: ``engine.scoring.prompt_score`` refuses them.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.ledger import SLICE_ROWS
-from engine.references import ReferenceFileError, ReferenceReader, ReferenceStore, ReferenceWriter, Rows
 from engine.request import RequestError
+from engine.scoring.references import ReferenceFileError, ReferenceReader, ReferenceStore, ReferenceWriter, Rows
 
 NORM_TOLERANCE = 1e-3  # of the sum of a stored distribution; float32 rounding stays below 1e-4
 

@@ -1,4 +1,4 @@
-"""``python -m engine.grammar_check ARTIFACT VOCAB_SIZE``: compiles grammars for the server, to see whether they can be.
+"""``python -m engine.grammar.check ARTIFACT VOCAB_SIZE``: compiles grammars for the server, to see whether they can be.
 
 A process of its own, since compiling cannot be interrupted and some grammars take minutes or the whole memory: the
 system ends this process when one grammar has taken ``CPU_S`` seconds of processor time or ``MEMORY_BYTES``, and the
@@ -17,7 +17,8 @@ import sys
 import time
 from pathlib import Path
 
-from engine.grammar import GrammarCompiler, GrammarError, Matcher, MatchError
+from engine.grammar.compiler import GrammarCompiler, Matcher, MatchError
+from engine.grammar.sources import GrammarError
 from engine.protocol import encode, read_message
 from engine.request import RequestError
 
@@ -51,7 +52,7 @@ def probe(matcher: Matcher) -> None:
 
     Raises:
         GrammarError: it would hold up the steps that all requests share.
-        engine.grammar.MatchError: it cannot be followed.
+        engine.grammar.compiler.MatchError: it cannot be followed.
     """
     chance, began_s = random.Random(0), time.process_time()
     for _ in range(PROBE_TOKENS):
