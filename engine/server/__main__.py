@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import math
@@ -158,6 +159,8 @@ async def serve(arguments: argparse.Namespace) -> None:
         serving = asyncio.create_task(server.serve(sockets=[sock]))
         while not server.started and not serving.done():
             await asyncio.sleep(0.01)
+        gc.collect()
+        gc.freeze()  # what is there now stays: later collections need not look at it
         print(json.dumps({"event": "ready", "port": sock.getsockname()[1]}), flush=True)
         await signals.stop.wait()
         await _drain(state, signals, arguments.grace_s)

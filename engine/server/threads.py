@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -33,8 +34,13 @@ class Threads:
     async def tidy_up(self) -> None:
         """Gives freed memory back; not at the end of the work itself, whose error may still hold on to it."""
         self.untidy = False
-        await asyncio.get_running_loop().run_in_executor(self._large, give_back)
+        await asyncio.get_running_loop().run_in_executor(self._large, _tidy_up)
 
     def shutdown(self) -> None:
         for pool in (self._small, self._large):
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _tidy_up() -> None:
+    gc.collect()  # an error and the frames that it came through hold each other, and a large body with them
+    give_back()
