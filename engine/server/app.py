@@ -19,10 +19,11 @@ from starlette.exceptions import HTTPException
 
 from engine.server import endpoints, score, tokens
 from engine.server.auth import Authorised
+from engine.server.endpoints import Call
 from engine.server.errors import ApiError
 from engine.server.logs import rfc3339
 from engine.server.records import Recorded, current_record
-from engine.server.respond import answer, error_response
+from engine.server.respond import answer, error_response, generated
 from engine.server.schemas import INT64
 from engine.server.state import ServerState
 
@@ -34,20 +35,24 @@ def create_app(state: ServerState) -> FastAPI:
     app.state.limits = state.limits
     created = int(time.time())
 
+    async def generating(endpoint: Callable[[ServerState, bytes, float], Call], request: Request) -> Response:
+        received_s = time.monotonic()
+        prepare = partial(endpoint, state, await _body(request), received_s)
+        return answer(state, partial(generated, state, prepare))
+
     @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
-        received_s = time.monotonic()
-        return answer(state, partial(endpoints.completion, state, await _body(request), received_s))
+        return await generating(endpoints.completion, request)
 
     @app.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:
-        received_s = time.monotonic()
-        return answer(state, partial(endpoints.chat_completion, state, await _body(request), received_s))
+        return await generating(endpoints.chat_completion, request)
 
     @app.post("/score")
     async def scores(request: Request) -> Response:
         received_s = time.monotonic()
-        return score.answer(state, partial(score.prepare, state, await _body(request), received_s))
+        prepare = partial(score.prepare, state, await _body(request), received_s)
+        return answer(state, lambda _: score.scores(state, prepare))
 
     async def in_thread(work: Callable[[ServerState, bytes], dict[str, Any]], request: Request) -> JSONResponse:
         call = partial(work, state, await _body(request))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -13,7 +13,7 @@ from engine.request import RequestError
 from engine.server import logprobs
 from engine.server.errors import ApiError, refused_parameters, too_long
 from engine.server.generation import Generation, Piece, Prompt
-from engine.server.schemas import ChatBody, CompletionBody
+from engine.server.schemas import ChatBody, CompletionBody, each_prompt
 from engine.server.state import ServerState
 from engine.text import TemplateError, TooManyTokensError
 
@@ -84,15 +84,12 @@ def _call(
     if any(not p.ids for p in prompts):
         raise ApiError(400, "the prompt has no token, expected at least one", param="prompt")
     generation = Generation(
-        state.client,
-        state.codec,
-        state.metrics,
+        state,
         prompts,
         params,
         body.n,
         body.text_rules,
         received_s,
-        state.grammars,
         body.priority,
         body.grammar_param,
     )
@@ -165,7 +162,7 @@ def completion(state: ServerState, raw: bytes, received_s: float) -> Call:
     """
     body = parse(CompletionBody, raw)
     state.check_model(body.model)
-    prompts = _prompts(state, body)
+    prompts = [_prompt(state, p, body) for p in each_prompt(body.prompt)]
     top = body.logprobs
     return _call(
         state,
@@ -178,19 +175,22 @@ def completion(state: ServerState, raw: bytes, received_s: float) -> Call:
     )
 
 
-def _prompts(state: ServerState, body: CompletionBody) -> list[Prompt]:
-    prompt = body.prompt
-    single = isinstance(prompt, str) or isinstance(prompt[0], int)
-    many = cast(list[str | list[int]], [prompt] if single else prompt)
-    return [_of_text(state, p, body) if isinstance(p, str) else _of_ids(state, p, body) for p in many]
+def _prompt(state: ServerState, prompt: str | list[int], body: CompletionBody) -> Prompt:
+    if isinstance(prompt, str):
+        return encoded(state, prompt, body.add_special_tokens, body.max_tokens)
+    return _of_ids(state, prompt, body)
 
 
-def _of_text(state: ServerState, text: str, body: CompletionBody) -> Prompt:
+def encoded(state: ServerState, text: str, add_special_tokens: bool, max_tokens: int) -> Prompt:
+    """
+    Raises:
+        ApiError: 400 for a text that is too long by itself; ``max_tokens`` is for its words.
+    """
     limit = state.client.about["max_model_len"]
     try:
-        ids, offsets = state.codec.encode(text, body.add_special_tokens, most=limit)
+        ids, offsets = state.codec.encode(text, add_special_tokens, most=limit)
     except TooManyTokensError as e:
-        raise too_long(e.count, body.max_tokens, limit) from e
+        raise too_long(e.count, max_tokens, limit) from e
     return Prompt(ids, text, offsets)
 
 

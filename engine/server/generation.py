@@ -11,12 +11,11 @@ from typing import Any
 from engine.grammar.sources import GrammarError
 from engine.protocol import AddRequest, Output, Refusal
 from engine.request import FinishReason, SamplingParams, TokenLogprob
-from engine.server.client import CoreClient, Ticket
+from engine.server.client import Ticket
 from engine.server.errors import ApiError, too_long
-from engine.server.grammars import GrammarChecker
-from engine.server.metrics import Metrics
 from engine.server.records import ChoiceRecord, RequestRecord, current_record
-from engine.text import TextCodec, TextRules, TextStream
+from engine.server.state import SHUTTING_DOWN, ServerState
+from engine.text import TextRules, TextStream
 
 _STATUS: dict[Refusal | None, int] = {"no_space": 507}  # of a refusal; others: 400
 
@@ -73,18 +72,14 @@ class _Choice:
 class Generation:
     """All choices of one HTTP request: ``n`` samples of each prompt; choice ``i`` belongs to prompt ``i // n``."""
 
-    client: CoreClient
-    codec: TextCodec
-    metrics: Metrics
+    state: ServerState
     prompts: list[Prompt]
     params: SamplingParams
     n: int
     text: TextRules
     received_s: float
-    grammars: GrammarChecker
     priority: int = 0
     grammar_param: str | None = None  # the parameter that brought the grammar
-    shutdown_reason: str = "the server is shutting down"
     usage: Usage = field(default_factory=Usage)
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
@@ -100,7 +95,7 @@ class Generation:
             for i in range(len(self.prompts) * self.n)
         }
         choices = {
-            id: _Choice(r.index, r.index // self.n, self.codec.stream(self.text), r) for id, r in records.items()
+            id: _Choice(r.index, r.index // self.n, self.state.codec.stream(self.text), r) for id, r in records.items()
         }
         ids = list(choices)
         self.usage.prompt_tokens = sum(len(p.ids) for p in self.prompts)
@@ -110,13 +105,13 @@ class Generation:
         ]
         if self.params.grammar is not None:
             try:
-                await self.grammars.check(self.params.grammar, int(self.client.about["vocab_size"]))
+                await self.state.grammars.check(self.params.grammar, int(self.state.client.about["vocab_size"]))
             except GrammarError as e:
                 raise ApiError(400, str(e), param=self.grammar_param) from e
         record = current_record()
         record.begin(self.id, records, self.n, requests[0].priority)
         self._check_length()
-        ticket = self.client.submit(requests, lambda output: self._last_word(record, output))
+        ticket = self.state.client.submit(requests, lambda output: self._last_word(record, output))
         record.owed = set(ids)
         cached: dict[int, int] = {}
         refused = False
@@ -126,7 +121,7 @@ class Generation:
                 if output is None:
                     for choice in choices.values():
                         self._end(choice, "error")
-                    raise ApiError(503, self.client.failure or "the engine core is gone", reason="unhealthy")
+                    raise ApiError(503, self.state.client.failure or "the engine core is gone", reason="unhealthy")
                 if output.refusal and not output.finish_reason:
                     refused = True
                     raise self._refused(output)
@@ -139,7 +134,7 @@ class Generation:
                     self.usage.cached_tokens = sum(cached.values())
                 yield self._piece(ticket, output, choice)
         finally:
-            self.client.close(ticket)
+            self.state.client.close(ticket)
             for choice in choices.values():
                 if not refused:
                     self._end(choice, "abort")
@@ -150,12 +145,12 @@ class Generation:
         Raises:
             ApiError: 400 for what this model can never serve.
         """
-        longest, limit = max(len(p.ids) for p in self.prompts), self.client.about["max_model_len"]
+        longest, limit = max(len(p.ids) for p in self.prompts), self.state.client.about["max_model_len"]
         if longest + self.params.max_tokens > limit:
             raise too_long(longest, self.params.max_tokens, limit)
 
     def _last_word(self, record: RequestRecord, output: Output) -> None:
-        self.metrics.phases(output.timings or {})
+        self.state.metrics.phases(output.timings or {})
         record.last_word(output.id, output.timings)
 
     def _end(self, choice: _Choice, reason: FinishReason) -> None:
@@ -166,13 +161,13 @@ class Generation:
         choice.record.finish_reason, choice.record.ended_s = reason, time.monotonic()
         latency_s = choice.record.ended_s - self.received_s
         if reason != "abort":
-            self.client.note_latency(latency_s)
-        self.metrics.ended(reason, latency_s, choice.record.prompt_tokens, choice.record.output_tokens)
+            self.state.client.note_latency(latency_s)
+        self.state.metrics.ended(reason, latency_s, choice.record.prompt_tokens, choice.record.output_tokens)
 
     def _refused(self, output: Output) -> ApiError:
         message = output.error or "refused"
         if output.refusal == "queue_full":
-            return self.client.queue_full(message)
+            return self.state.client.queue_full(message)
         return ApiError(_STATUS.get(output.refusal, 400), message, reason=output.refusal or "invalid")
 
     def _piece(self, ticket: Ticket, output: Output, choice: _Choice) -> Piece:
@@ -194,7 +189,7 @@ class Generation:
         if choice.stream.stopped:
             finish = "stop"
         if finish:
-            self.client.close(ticket, [output.id])
+            self.state.client.close(ticket, [output.id])
             self._end(choice, finish)
         return Piece(
             choice.index,
@@ -204,7 +199,7 @@ class Generation:
             output.logprob,
             output.prompt_logprobs,
             finish,
-            self.shutdown_reason if finish == "abort" else None,
+            SHUTTING_DOWN if finish == "abort" else None,
             output.score,
         )
 
@@ -212,6 +207,6 @@ class Generation:
         now = time.monotonic()
         gap_s = choice.record.token(now)
         if gap_s is None:
-            self.metrics.time_to_first_token.observe(now - self.received_s)
+            self.state.metrics.time_to_first_token.observe(now - self.received_s)
         else:
-            self.metrics.inter_token_latency.observe(gap_s)
+            self.state.metrics.inter_token_latency.observe(gap_s)

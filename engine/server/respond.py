@@ -43,7 +43,7 @@ class WhileConnected(Response):
             raise result
 
 
-async def never() -> Any:
+async def _never() -> Any:
     """Stands in for ``receive``: only one may wait for the disconnect."""
     await asyncio.Event().wait()
 
@@ -55,27 +55,35 @@ def error_response(state: ServerState, error: ApiError) -> JSONResponse:
     return JSONResponse(error.body, status_code=error.status, headers=error.headers)
 
 
-def answer(state: ServerState, prepare: Callable[[], Call]) -> Response:
-    """The response to a generating request. ``prepare`` runs in a thread."""
+def answer(state: ServerState, produce: Callable[[Send], Awaitable[dict[str, Any] | None]]) -> Response:
+    """The response to a request that needs the core: the body that ``produce`` returns, or an error that it raises;
+    None: it has sent its answer by itself. A client that goes ends it."""
 
-    async def produce(scope: Scope, send: Send) -> None:
+    async def work(scope: Scope, send: Send) -> None:
         response: JSONResponse
         try:
             if reason := state.unready():
                 raise ApiError(503, reason, reason="unhealthy" if state.accepting else "shutting_down")
-            call = await state.in_thread(prepare)
-            current_record().stream = call.stream
-            async with aclosing(call.generation.pieces()) as pieces:
-                if call.stream:
-                    first = await anext(pieces)  # a refusal comes here, before any header
-                    await _stream(state, call, first, pieces, send)
-                    return
-                response = JSONResponse(await _whole(state, call, pieces))
+            if (body := await produce(send)) is None:
+                return
+            response = JSONResponse(body)
         except ApiError as e:
             response = error_response(state, e)
-        await response(scope, never, send)
+        await response(scope, _never, send)
 
-    return WhileConnected(produce)
+    return WhileConnected(work)
+
+
+async def generated(state: ServerState, prepare: Callable[[], Call], send: Send) -> dict[str, Any] | None:
+    """Runs a generating request, for ``answer``. ``prepare`` runs in a thread."""
+    call = await state.in_thread(prepare)
+    current_record().stream = call.stream
+    async with aclosing(call.generation.pieces()) as pieces:
+        if not call.stream:
+            return await _whole(state, call, pieces)
+        first = await anext(pieces)  # a refusal comes here, before any header
+        await _stream(state, call, first, pieces, send)
+        return None
 
 
 def _head(state: ServerState, call: Call, kind: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -19,6 +19,13 @@ MAX_STOPS = 32
 Stop = Annotated[str, Field(min_length=1, max_length=256)]
 TokenId = Annotated[int, Field(ge=0, lt=INT64)]
 Tokens = Annotated[list[TokenId], Field(min_length=1)]
+Prompts = str | Tokens | Annotated[list[str], Field(min_length=1)] | Annotated[list[Tokens], Field(min_length=1)]
+
+
+def each_prompt(prompt: Prompts) -> list[str | list[int]]:
+    """One or several, each as text or as token ids."""
+    single = isinstance(prompt, str) or isinstance(prompt[0], int)
+    return cast(list[str | list[int]], [prompt] if single else prompt)
 
 
 class Strict(BaseModel):
@@ -174,7 +181,7 @@ class _Body(Strict):
 
 
 class CompletionBody(_Body):
-    prompt: str | Tokens | Annotated[list[str], Field(min_length=1)] | Annotated[list[Tokens], Field(min_length=1)]
+    prompt: Prompts
     max_tokens: int = Field(16, ge=0, lt=INT64, description="0 only with echo: scores the prompt")
     logprobs: int | None = Field(None, ge=0, le=20)
     echo: bool = False

@@ -23,6 +23,7 @@ from engine.text import TextCodec
 
 T = TypeVar("T")
 TIDY_EVERY_S = 2.0
+SHUTTING_DOWN = "the server is shutting down"
 
 
 @dataclass
@@ -41,6 +42,9 @@ class ServerState:
     grammars: GrammarChecker = field(init=False)
     threads: Threads = field(default_factory=Threads)
 
+    def __post_init__(self) -> None:
+        self.grammars = GrammarChecker(self.client.artifact)
+
     async def tidy_up(self) -> None:
         """Gives freed memory back after large bodies, and when something has been done and nothing is any more; until
         it is cancelled."""
@@ -55,9 +59,6 @@ class ServerState:
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Parses and tokenises the body of the request that is being handled, beside the event loop."""
         return await self.threads.run(work, current_record().body_bytes)
-
-    def __post_init__(self) -> None:
-        self.grammars = GrammarChecker(self.client.artifact)
 
     def note_step(self, row: StepRow) -> None:
         self.steps.add(row)
@@ -81,4 +82,4 @@ class ServerState:
 
     def unready(self) -> str | None:
         """Why no request is taken, or None."""
-        return self.client.unhealthy() if self.accepting else "the server is shutting down"
+        return self.client.unhealthy() if self.accepting else SHUTTING_DOWN
