@@ -28,7 +28,7 @@ from engine.scoring.prompt_score import PromptScore, ScoringError, open_score
 from engine.scoring.references import ReferenceStore, StorageError
 
 log = logging.getLogger(__name__)
-STEP_LOG_ROWS = 20_000
+STEP_LOG_ROWS = 20_000  # kept for whoever takes them
 _REFUSALS: dict[Refusal, type[Exception]] = {  # others: invalid
     "queue_full": QueueFullError,
     "too_long": TooLongError,
@@ -357,14 +357,10 @@ class EngineCore:
         }
 
     def take_steps(self) -> list[StepRow]:
-        """The rows that nobody has taken yet; they are not kept any longer."""
+        """The rows that nobody has taken yet, the last ``STEP_LOG_ROWS`` of them; they are not kept any longer."""
         rows = list(self.step_log)
         self.step_log.clear()
         return rows
-
-    def steps_since(self, step: int) -> list[StepRow]:
-        """Rows of the step log with a number above ``step``, but for those taken and the oldest (``STEP_LOG_ROWS``)."""
-        return [row for row in self.step_log if row.step > step]
 
 
 def _refusals(ids: Sequence[str], error: QueueFullError | RequestError) -> Iterable[Output]:

@@ -58,6 +58,7 @@ class ModelShape(BaseModel):
             ArtifactError: a key is missing.
         """
         by_kind = any(isinstance(v, dict) for v in (config.get("rope_parameters") or {}).values())
+        two_kinds = by_kind or config.get("rope_local_base_freq")  # Gemma 3: windowed and full layers
         try:
             heads = config["num_attention_heads"]
             return cls(
@@ -68,9 +69,7 @@ class ModelShape(BaseModel):
                 head_dim=config.get("head_dim") or config["hidden_size"] // heads,
                 intermediate=config["intermediate_size"],
                 vocab=config["vocab_size"],
-                rotary_tables=2
-                if by_kind or config.get("rope_local_base_freq")
-                else 1,  # Gemma 3: windowed and full layers
+                rotary_tables=2 if two_kinds else 1,
             )
         except KeyError as e:
             raise ArtifactError(f"config.json has no {e.args[0]!r}; expected a Llama-style decoder config") from e

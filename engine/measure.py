@@ -34,12 +34,13 @@ from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.kernels.errors import UnavailableError
 from engine.ledger import SLICE_ROWS
+from engine.memory import give_back, status_bytes
 from engine.process import build
 from engine.protocol import AddRequest, StepRow
 from engine.request import SamplingParams
 from engine.runner import ModelRunner
 
-STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+CLEAR_REFS = Path("/proc/self/clear_refs")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 LEAST_KEPT, MOST_KEPT = 128 * 1024, 32 * 1024**2  # of the dynamic threshold, on 64 bits
 COPIES = 256  # blocks copied at once while the pool is filled
@@ -56,11 +57,9 @@ def status(field: str) -> int:
     Raises:
         MeasureError: the system does not say.
     """
-    try:
-        lines = STATUS.read_text(encoding="ascii", errors="replace").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
-    except (OSError, StopIteration) as e:
-        raise MeasureError(f"{STATUS} does not give {field}: resident memory is measured on Linux only") from e
+    if (found := status_bytes(field)) is None:
+        raise MeasureError(f"/proc/self/status does not give {field}: resident memory is measured on Linux only")
+    return found
 
 
 def in_use() -> int:
@@ -99,9 +98,7 @@ def reset_peak() -> None:
 def settle() -> None:
     """Garbage and free pages go back, so that what is resident is in use."""
     gc.collect()
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "malloc_trim"):  # glibc
-        libc.malloc_trim(0)
+    give_back()
 
 
 def storage_bytes() -> int:

@@ -1,4 +1,4 @@
-"""Memory that was freed, back to the system.
+"""A process's memory: what the system says of it, and what was freed back to the system.
 
 The C library keeps small pieces that were freed for later use, and what lies between them. After a burst (a large body
 takes about 200 times its size while it is tokenised; a crowd of requests with log-probabilities takes tensors of all
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from pathlib import Path
 
 
 def _find_trim() -> Callable[[int], int] | None:
@@ -24,3 +25,13 @@ def give_back() -> None:
     """Takes some milliseconds, during which no thread of the process gets memory."""
     if _trim is not None:
         _trim(0)
+
+
+def status_bytes(field: str, pid: int | None = None) -> int | None:
+    """One of the sizes in proc_pid_status(5), such as ``VmHWM``, of a process (None: this one); None where the system
+    does not say."""
+    try:
+        text = Path(f"/proc/{pid or 'self'}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith(f"{field}:")), None)

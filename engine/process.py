@@ -142,7 +142,7 @@ def main() -> None:
         # The server says it to whoever waits; a defect leaves its traceback in the log as well.
         if not isinstance(e, ArtifactError):
             log.exception("the engine core stops")
-        events.write(encode({"type": "failed", "message": str(e) or repr(e), "usage": isinstance(e, ArtifactError)}))
+        events.write(encode({"type": "failed", "message": str(e) or repr(e)}))
         events.flush()
         logging.shutdown()
         os._exit(3)  # the reader thread still holds stdin, which an orderly exit would wait for

@@ -27,8 +27,7 @@ def sample(rows: Sequence[Tensor], requests: Sequence[Request]) -> list[int | Dr
 
     Plain greedy rows share an argmax; the others are drawn one by one, since each has tables of its own and a row fits
     the processor's cache. A request with a grammar draws among the tokens that it allows, whatever a bias says, and
-    before any filter. An error stands in the place of the request it
-    belongs to.
+    before any filter. An error stands in the place of the request it belongs to.
     """
     drawn: list[int | DrawError] = [0] * len(rows)
     plain = [i for i, r in enumerate(requests) if _is_plain(r)]

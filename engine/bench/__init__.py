@@ -5,5 +5,5 @@ __main__ -> command -> workload (traces)    the requests: lengths, token ids, ar
                     -> drive                one run: an EngineCore stepped by a clock -> RunRecord
                     -> metrics -> compare   figures of each policy, ratios with their spread over rounds
                     -> fit                  how many requests of a trace fit a pool, without a model
-                    -> tables, page (charts), results   terminal, HTML, JSON
+                    -> show, report          tables on the terminal, JSON; page (charts): HTML; samples: parquet
 """

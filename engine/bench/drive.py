@@ -93,7 +93,7 @@ class MeteredRunner:
                     len(running),
                     self.core.scheduler.num_waiting,
                     self.core.pool.num_used,
-                    tokens + sum(r.num_computed_tokens for r in running),
+                    tokens + self.core.scheduler.num_kv_tokens,
                     self.core.scheduler.num_blocks_stranded,
                 ),
             )

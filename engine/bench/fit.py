@@ -110,10 +110,9 @@ def fit(lengths: list[Lengths], reservation: str, pool_bytes: int, bytes_per_tok
             raise BenchError(f"{scheduler.num_waiting} requests wait and nothing runs: a defect of the scheduler")
         scheduler.advance(plan)
         running = len(scheduler.running)
-        used = sum(r.num_computed_tokens for r in scheduler.running)
         waits = scheduler.num_waiting > 0
         for sums in (every, queued) if waits else (every,):
-            sums.note(running, pool.num_used, used, pool.num_available if waits else 0)
+            sums.note(running, pool.num_used, scheduler.num_kv_tokens, pool.num_available if waits else 0)
         most = max(most, running)
         for entry in plan.entries:
             if entry.reaches_end:

@@ -130,7 +130,7 @@ def reserved_bytes(record: RunRecord, step: Step) -> int:
 
 
 def used_bytes(record: RunRecord, step: Step) -> float:
-    """Keys and values that are there. Token ids are random, so no two requests share a block."""
+    """Keys and values that are there."""
     return step.used_tokens * record.block_bytes / record.block_size
 
 

@@ -55,6 +55,10 @@ class Fields:
             raise self.wrong(field, "a positive whole number")
         return value
 
+    def whole_or_none(self, field: str) -> int | None:
+        """A positive whole number, or nothing."""
+        return None if self.get(field) is None else self.whole(field)
+
     def number(self, field: str, default: float | None = None) -> float:
         """A positive number; without ``default`` it must be there."""
         value = self._value(field, default)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import psutil
@@ -17,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
+from engine.memory import status_bytes
 from engine.server import endpoints, score, tokens
 from engine.server.auth import Authorised
 from engine.server.endpoints import Call
@@ -166,11 +166,9 @@ async def _body(request: Request) -> bytes:
 def _resident_bytes(state: ServerState) -> dict[str, int | None]:
     """Resident memory: of server and core, of the core alone, and what the core alone had at most so far (Linux). None
     where one of them is gone, or the system does not say."""
-    found: dict[str, int | None] = {"rss_bytes": None, "core_rss_bytes": None, "core_peak_rss_bytes": None}
+    found: dict[str, int | None] = {"rss_bytes": None, "core_rss_bytes": None}
     with suppress(psutil.Error):
         found["core_rss_bytes"] = core = int(psutil.Process(state.client.pid).memory_info().rss)
         found["rss_bytes"] = core + int(psutil.Process().memory_info().rss)
-    with suppress(OSError, StopIteration):
-        lines = Path(f"/proc/{state.client.pid}/status").read_text(encoding="utf-8").splitlines()
-        found["core_peak_rss_bytes"] = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    found["core_peak_rss_bytes"] = status_bytes("VmHWM", state.client.pid)
     return found

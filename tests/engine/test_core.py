@@ -414,12 +414,13 @@ def test_step_log_and_timings() -> None:
     core, _ = make_core()
     core.submit(add(prompt_of(20), "a", max_tokens=3))
     outputs = run(core)
-    rows = core.steps_since(0)
+    rows = core.take_steps()
     assert [r.prefill_tokens for r in rows] == [8, 8, 4, 0, 0]
     assert [r.decode_requests for r in rows] == [0, 0, 0, 1, 1]
     assert rows[-1].finished == 1
     assert rows[1].blocks_used == 5
-    assert [r.step for r in core.steps_since(3)] == [4, 5]
+    assert [r.step for r in rows] == [1, 2, 3, 4, 5]
+    assert core.take_steps() == []
     timings = end_of(outputs, "a").timings
     assert timings is not None
     assert all(v is not None and v >= 0 for v in timings.values())

@@ -6,7 +6,6 @@ default model. What is compared are floats, for equality.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -263,7 +262,6 @@ def test_a_forged_collision_is_caught_by_the_tokens(served: Served, monkeypatch:
     for _ in range(2):
         expect_same(serve(core, jobs, order=9), truth)
     assert len(core.pool._known) == 1
-    assert hashlib.sha256(b"").digest() != b"same"
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ def describe(fields: Fields) -> Description:
     fields.only("final_logit_softcapping")
     fields.whole("head_dim")  # must be there: it is not hidden / heads
     shape = fields.shape()
-    window = None if fields.get("sliding_window") is None else fields.whole("sliding_window")
+    window = fields.whole_or_none("sliding_window")
     pattern_fields = [field for field in PATTERN_FIELDS if fields.get(field) is not None]
     default = [FULL] * shape.layers
     if fields.get("layer_types") is None:

@@ -9,7 +9,7 @@ from engine.models.fields import Fields
 def describe(fields: Fields) -> Description:
     fields.only("model_type", "mistral")
     shape = fields.shape()
-    window = None if fields.get("sliding_window") is None else fields.whole("sliding_window")
+    window = fields.whole_or_none("sliding_window")
     return Description(
         shape=shape,
         layers=(LayerKind(fields.rope(shape.head_dim), window),) * shape.layers,

@@ -25,7 +25,7 @@ def layer_kinds(fields: Fields, layers: int, head_dim: int) -> tuple[LayerKind, 
     """``sliding_window`` counts only with ``use_sliding_window``, and then from layer ``max_window_layers`` on, unless
     ``layer_types`` says which."""
     used, full = fields.flag("use_sliding_window", False), fields.get("max_window_layers")
-    stated = None if fields.get("sliding_window") is None else fields.whole("sliding_window")
+    stated = fields.whole_or_none("sliding_window")
     window = stated if used else None
     default = [FULL] * layers
     if window is not None and fields.get("layer_types") is None:
