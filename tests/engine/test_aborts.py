@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from engine.core import EngineCore
-from tests.engine.test_core import add, end_of, greedy, make_core, prompt_of, run, tokens_of
+from tests.engine.fake_core import add, end_of, greedy, make_core, prompt_of, run, tokens_of
 
 
 def steps_until(core: EngineCore, reached: Callable[[], bool]) -> None:

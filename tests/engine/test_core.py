@@ -4,69 +4,20 @@ from __future__ import annotations
 
 import math
 import random
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.config import EngineConfig
-from engine.core import EngineCore
-from engine.protocol import AddRequest, Output
-from engine.request import SamplingParams
-from tests.engine.fake_runner import FakeRunner, fake_logits
-
-SIZE = 4
-
-
-def make_core(num_blocks: int = 64, **settings: Any) -> tuple[EngineCore, FakeRunner]:
-    defaults = {"block_size": SIZE, "max_num_seqs": 8, "max_num_batched_tokens": 16, "prefill_chunk_tokens": 8}
-    config = EngineConfig(**{**defaults, **settings})
-    runner = FakeRunner(num_blocks, config.block_size, max_model_len=config.max_model_len)
-    return EngineCore(runner, config), runner
-
-
-def add(prompt: list[int], *ids: str, priority: int = 0, **params: Any) -> AddRequest:
-    return AddRequest(list(ids), prompt, SamplingParams(**{"max_tokens": 6, **params}).to_wire(), priority)
-
-
-def run(core: EngineCore, limit: int = 2000) -> list[Output]:
-    outputs: list[Output] = []
-    for _ in range(limit):
-        if not core.has_work:
-            core.pool.check()
-            core.pool.check_idle()
-            return outputs
-        outputs += core.step()
-        core.pool.check()
-    raise AssertionError(f"work left after {limit} steps")
-
-
-def tokens_of(outputs: list[Output], name: str) -> list[int]:
-    return [o.token for o in outputs if o.id == name and o.token is not None]
-
-
-def end_of(outputs: list[Output], name: str) -> Output:
-    (end,) = [o for o in outputs if o.id == name and o.finish_reason]
-    return end
-
-
-def greedy(prompt: list[int], count: int) -> list[int]:
-    """What the fake model says, without any engine."""
-    history = list(prompt)
-    for _ in range(count):
-        history.append(int(fake_logits(history, 50).argmax()))
-    return history[len(prompt) :]
+from engine.protocol import Output
+from tests.engine.fake_core import SIZE, add, end_of, greedy, make_core, prompt_of, run, tokens_of
+from tests.engine.fake_runner import fake_logits
 
 
 def logprobs_of(prompt: list[int]) -> list[float]:
     rows = [torch.log_softmax(fake_logits(prompt[:i], 50), dim=-1) for i in range(1, len(prompt))]
     return [float(row[token]) for row, token in zip(rows, prompt[1:], strict=True)]
-
-
-def prompt_of(length: int, seed: int = 0) -> list[int]:
-    return random.Random(seed).choices(range(50), k=length)
 
 
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 7, 8, 9, 16, 17, 33])

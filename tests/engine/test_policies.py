@@ -9,7 +9,7 @@ import pytest
 from engine.config import EngineConfig
 from engine.request import RequestError
 from engine.scheduler import QueueFullError, Scheduler
-from tests.engine.test_scheduler import make, request, step
+from tests.engine.scheduling import make, request, step
 
 Steps = list[list[tuple[str, int, int]]]
 

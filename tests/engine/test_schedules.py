@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -15,9 +14,10 @@ from engine.core import EngineCore
 from engine.plan import Plan, Scheduled
 from engine.protocol import AddRequest, Output
 from engine.request import Request, SamplingParams
+from tests.engine.fake_core import SIZE, prompt_of
 from tests.engine.fake_runner import FakeRunner
 
-SIZE, MAX_LEN = 4, 32
+MAX_LEN = 32
 
 
 @dataclass
@@ -146,10 +146,6 @@ def held_positions(core: EngineCore) -> int:
 def make(num_blocks: int, **policies: Any) -> Watched:
     config = EngineConfig(**{"block_size": SIZE, "max_model_len": MAX_LEN, **policies})
     return Watched(EngineCore(FakeRunner(num_blocks, SIZE, max_model_len=config.max_model_len), config))
-
-
-def prompt_of(length: int, seed: int) -> list[int]:
-    return random.Random(seed).choices(range(50), k=length)
 
 
 @cache

@@ -70,6 +70,15 @@ def command(artifact: Path, *extra: str, **config: Any) -> list[str]:
     ]  # fmt: skip
 
 
+def refused(arguments: list[str]) -> str:
+    """What a server that does not start says on standard error."""
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
 @contextmanager
 def boot(artifact: Path, *extra: str, key: str | None = None, **config: Any) -> Iterator[Booted]:
     process = subprocess.Popen(

@@ -7,8 +7,7 @@ import httpx
 import pytest
 
 from engine.server.auth import ApiKeyError, ApiKeys
-from tests.engine.server.booted import MODEL, command
-from tests.engine.server.test_lifecycle import refused
+from tests.engine.server.booted import MODEL, command, refused
 
 
 def keys_in(tmp_path: Path, text: str | bytes) -> Path:

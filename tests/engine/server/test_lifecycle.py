@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -15,15 +14,7 @@ import httpx
 import polars as pl
 import pytest
 
-from tests.engine.server.booted import MODEL, Booted, boot, command, events, gone, until
-
-
-def refused(arguments: list[str]) -> str:
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
-    assert done.returncode == 3
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    return done.stderr
+from tests.engine.server.booted import MODEL, Booted, boot, command, events, gone, refused, until
 
 
 def test_port_taken(artifact: Path) -> None:

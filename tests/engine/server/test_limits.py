@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.server.booted import MODEL, Booted, boot, command, until
-from tests.engine.server.test_lifecycle import refused
+from tests.engine.server.booted import MODEL, Booted, boot, command, refused, until
 
 LIMITS = {"header-timeout-s": 0.5, "body-timeout-s": 0.5, "idle-timeout-s": 1, "write-timeout-s": 0.5}
 HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from engine.server.app import MAX_BODY_BYTES
-from tests.engine.server.booted import MODEL, Booted, boot, until
+from tests.engine.server.booted import MODEL, Booted, boot, command, refused, until
 from tests.tiny import make_tiny_artifact
 
 LIMIT_GIB = 0.01
@@ -142,8 +142,5 @@ def test_a_client_that_goes_ends_its_requests(scoring: Booted, directory: Path) 
 
 
 def test_a_directory_that_cannot_be_written(artifact: Path, tmp_path: Path) -> None:
-    from tests.engine.server.booted import command
-    from tests.engine.server.test_lifecycle import refused
-
     (tmp_path / "file").write_text("")
     assert "--reference-dir" in refused([*command(artifact), "--reference-dir", str(tmp_path / "file")])
