@@ -1,15 +1,23 @@
-"""The default model in every scheme, for the tests marked ``slow``."""
+"""A tiny random model in every scheme, and the default model for the tests marked ``slow``."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 
 from engine.artifact import LinearSpec, list_files, read_manifest, write_manifest
-from tests.tiny import quantise_w4a16, quantise_w8a8
+from tests.tiny import Tier, make_tiny_artifact, quantise_w4a16, quantise_w8a8
+
+
+@pytest.fixture(scope="session")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Of one seed, by tier. Do not write into them."""
+    root = tmp_path_factory.mktemp("tiny")
+    return {tier: make_tiny_artifact(root / tier, tier) for tier in get_args(Tier)}
 
 
 @pytest.fixture(scope="session", params=["bf16", "int8", "int4"])

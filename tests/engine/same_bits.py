@@ -8,7 +8,7 @@ import torch
 
 from engine.batch import BatchEntry
 from engine.runner import ModelRunner
-from tests.engine.compute import compute
+from tests.engine.runners import compute
 
 LENGTHS = (1, 3, 16, 29, 33, 50, 64, 71)
 PLACES = 8  # blocks of 16 positions for each request

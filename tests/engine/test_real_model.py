@@ -12,7 +12,7 @@ import torch
 from engine.batch import BatchEntry
 from engine.config import EngineConfig
 from engine.runner import ModelRunner
-from tests.engine.compute import compute
+from tests.engine.runners import compute
 
 pytestmark = pytest.mark.slow
 

@@ -13,27 +13,16 @@ from engine.artifact import ArtifactError
 from engine.batch import BatchEntry
 from engine.config import EngineConfig
 from engine.runner import ModelRunner
-from tests.engine.compute import compute
+from tests.engine.runners import compute, runner_on
 from tests.engine.same_bits import check_any_batch_and_any_split, sequences
-from tests.tiny import Tier, make_tiny_artifact
+from tests.tiny import Tier
 
 TIERS: list[Tier] = ["bf16", "int8", "int4"]
 BASE: dict[str, Any] = {"max_model_len": 128, "max_num_seqs": 8, "threads": 2}
 
 
-@pytest.fixture(scope="module")
-def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("tiny")
-    return {tier: make_tiny_artifact(root / tier, tier) for tier in TIERS}
-
-
 def runner_of(artifact: Path, dtype: str, kernels: str = "cpu", **config: Any) -> ModelRunner:
-    with pytest.MonkeyPatch.context() as patch:
-        if kernels == "reference":
-            patch.setenv("PATH", "")
-        made = ModelRunner(artifact, EngineConfig(compute_dtype=dtype, **(BASE | config)))  # type: ignore[arg-type]
-    assert made.derived["kernels"] == kernels
-    return made
+    return runner_on(kernels, artifact, EngineConfig(**(BASE | {"compute_dtype": dtype} | config)))
 
 
 @pytest.mark.parametrize("kernels", ["cpu", "reference"])

@@ -19,6 +19,7 @@ from engine.config import EngineConfig
 from engine.process import build
 from engine.request import SamplingParams
 from engine.runner import ModelRunner
+from tests.engine.runners import runner_on
 from tests.engine.traffic import (
     Answer,
     Counting,
@@ -59,22 +60,11 @@ class Served:
         expect_same(run, self.truth, without)
 
 
-@pytest.fixture(scope="module")
-def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("tiny")
-    return {tier: make_tiny_artifact(root / tier, tier) for tier in TIERS}
-
-
 def runner_of(artifact: Path, kernels: str, dtype: str, kv: str, **config: Any) -> ModelRunner:
     asked: dict[str, Any] = {
         "compute_dtype": dtype, "kv_dtype": kv, "max_model_len": LENGTH, "max_num_seqs": 48, "threads": 1, **config
     }  # fmt: skip
-    with pytest.MonkeyPatch.context() as patch:
-        if kernels == "reference":
-            patch.setenv("PATH", "")
-        made = ModelRunner(artifact, EngineConfig(**asked))
-    assert made.derived["kernels"] == kernels
-    return made
+    return runner_on(kernels, artifact, EngineConfig(**asked))
 
 
 @pytest.fixture(scope="module", params=[(t, *a) for t in TIERS for a in ARITHMETIC], ids=lambda p: "-".join(p))

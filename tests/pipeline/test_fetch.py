@@ -25,7 +25,7 @@ from pipeline.fetch.source import HubSource, WheelSource, parse_source
 from pipeline.params import ModelParams
 from pipeline.stage import Stage
 from pipeline.weights import TensorFiles, write_tensors
-from tests.engine.compute import compute
+from tests.engine.runners import compute
 from tests.pipeline.gguf_files import write_gguf
 from tests.tiny import Family, make_tiny_artifact
 

@@ -11,7 +11,7 @@ import torch
 from engine.batch import BatchEntry
 from engine.config import EngineConfig
 from engine.runner import ModelRunner
-from tests.engine.compute import compute
+from tests.engine.runners import compute, runner_on
 from tests.engine.same_bits import check_any_batch_and_any_split, sequences
 from tests.tiny import CONFIGS, WINDOW, Family, Tier, make_tiny_artifact
 
@@ -57,27 +57,23 @@ def tokens_of(runner: ModelRunner, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("name", "family", "change", "without_compiler"),
-    [(*v, False) for v in VARIANTS] + [(*v, True) for v in VARIANTS if v in ON_REFERENCE],
+    ("name", "family", "change", "kernels"),
+    [(*v, "cpu") for v in VARIANTS] + [(*v, "reference") for v in VARIANTS if v in ON_REFERENCE],
     ids=lambda v: str(v) if not isinstance(v, dict) else "",
 )
 def test_logits_equal_transformers(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     name: str,
     family: Family,
     change: dict[str, Any],
-    without_compiler: bool,
+    kernels: str,
 ) -> None:
     """A prompt longer than the window in one step."""
     from transformers import AutoModelForCausalLM
 
     make_tiny_artifact(tmp_path, family=family, **change)
     oracle = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    if without_compiler:
-        monkeypatch.setenv("PATH", "")
-    runner = ModelRunner(tmp_path, CONFIG)
-    assert runner.derived["kernels"] == ("reference" if without_compiler else "cpu")
+    runner = runner_on(kernels, tmp_path, CONFIG)
     tokens = tokens_of(runner, 90)
     with torch.inference_mode():
         expected = oracle(torch.tensor([tokens])).logits[0]
@@ -141,13 +137,11 @@ def test_the_window_is_seen_in_the_logits(tmp_path: Path, family: Family) -> Non
     ],
 )
 def test_any_batch_and_any_split_give_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: Family, tier: Tier, dtype: str, kv_dtype: str, kernels: str
+    tmp_path: Path, family: Family, tier: Tier, dtype: str, kv_dtype: str, kernels: str
 ) -> None:
     artifact = make_tiny_artifact(tmp_path, tier, family=family)
-    if kernels == "reference":
-        monkeypatch.setenv("PATH", "")
-    runner = ModelRunner(artifact, CONFIG.model_copy(update={"compute_dtype": dtype, "kv_dtype": kv_dtype}))
-    assert runner.derived["kernels"] == kernels
+    config = CONFIG.model_copy(update={"compute_dtype": dtype, "kv_dtype": kv_dtype})
+    runner = runner_on(kernels, artifact, config)
     check_any_batch_and_any_split(runner, sequences(8 if kernels == "cpu" else 4), rounds=1)
 
 

@@ -14,7 +14,7 @@ from engine.batch import BatchEntry
 from engine.config import EngineConfig
 from engine.runner import ModelRunner
 from pipeline.quantize.calibrate import calibration_sequences
-from tests.engine.compute import compute
+from tests.engine.runners import compute
 from tests.pipeline.quantize.making import AWQ, INT4, SMOOTH, bits, eight_bit_activations, layer_errors, loaded, make
 from tests.tiny import CONFIGS, Family, make_tiny_artifact
 
