@@ -11,15 +11,8 @@ import torch
 from engine.artifact import ArtifactError
 from engine.layers.rope import SCALINGS, Rope, RotaryTable
 from engine.models.fields import Fields
+from tests.tiny import LLAMA3, YARN
 
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
-YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64}
 CONFIGS: list[dict[str, Any]] = [
     {"rope_theta": 10000.0},
     {"rope_theta": 500000.0, "rope_scaling": None},

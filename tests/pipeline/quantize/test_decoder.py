@@ -13,16 +13,9 @@ from pipeline.errors import SeatrialError
 from pipeline.quantize.decoder import INPUTS, DecoderLayers
 from pipeline.quantize.folding import folded_rows, realised, stored_norms
 from pipeline.weights import TensorFiles
-from tests.tiny import CONFIG, CONFIGS, Family, make_tiny_artifact
+from tests.tiny import CONFIG, CONFIGS, LLAMA3, Family, make_tiny_artifact
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
 FULL, SLIDING = "full_attention", "sliding_attention"
 NESTED = {FULL: {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}, SLIDING: {"rope_theta": 1e4}}
 CHANGES: list[tuple[Family, dict[str, Any]]] = [

@@ -10,15 +10,7 @@ import torch
 
 from pipeline.errors import SeatrialError
 from pipeline.quantize.rotary import rotary_frequencies
-
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
-YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64}
+from tests.tiny import LLAMA3, YARN
 
 
 @pytest.mark.parametrize(
