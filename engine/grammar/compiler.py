@@ -111,7 +111,11 @@ class GrammarCompiler:
 
         kind, source = prepare(*grammar)
         tokenizer = self.load()
-        matcher = LLMatcher(tokenizer, KINDS[kind](source), log_level=0, limits=LLParserLimits(**_LIMITS))
+        try:
+            translated = KINDS[kind](source)
+        except ValueError as e:  # the library's own, of a number beyond its range
+            raise GrammarError(f"the {WORDS[kind]} cannot be used: {_in_one_line(str(e))}") from e
+        matcher = LLMatcher(tokenizer, translated, log_level=0, limits=LLParserLimits(**_LIMITS))
         problem = matcher.get_error() or " ".join(matcher.get_grammar_warnings())
         if problem:
             raise GrammarError(f"the {WORDS[kind]} cannot be used: {_in_one_line(problem)}")

@@ -34,6 +34,8 @@ SUFFIX, TEMPORARY = ".safetensors", ".tmp"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MAX_HEADER_BYTES = 1 << 20
 Rows = NDArray[np.float32]
+# What comes of reading a file that is none of ours: whatever is in it, one request is refused and the core goes on.
+_UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 class StorageError(RequestError):
@@ -147,7 +149,12 @@ class ReferenceReader:
                 if length > MAX_HEADER_BYTES:
                     raise RequestError(f"{path} is not a reference file: its header claims {length} bytes")
                 fields = json.loads(file.read(length))
-                stored = np.frombuffer(file.read(8 * fields["tokens"]["shape"][0]), "<i8").tolist()
+                (count,) = fields["tokens"]["shape"]
+                if count != len(tokens):
+                    raise RequestError(
+                        f"{path} holds {count!r:.80} tokens, not the {len(tokens)} asked for; store it again"
+                    )
+                stored = np.frombuffer(file.read(8 * len(tokens)), "<i8").tolist()
                 size = os.fstat(file.fileno()).st_size
             self.identity: dict[str, str] = dict(fields["__metadata__"])
             found_vocab = int(fields["logprobs"]["shape"][1])
@@ -159,7 +166,7 @@ class ReferenceReader:
             ) from None
         except RequestError:
             raise
-        except (OSError, ValueError, KeyError, IndexError, TypeError) as e:
+        except _UNREADABLE as e:
             raise RequestError(f"{path} is not a reference file: {e}; remove it and store it again") from e
         if found_vocab != vocab:
             raise RequestError(
@@ -240,9 +247,15 @@ class ReferenceStore:
         """Reserves the room.
 
         Raises:
-            StorageError: the limit or the disk has too little left.
+            StorageError: the limit or the disk has too little left, or the directory is gone.
             RequestError: a name that is not a plain one, or one that holds another model's rows.
         """
+        try:
+            return self._writer(name, tokens)
+        except OSError as e:
+            raise StorageError(f"{self.directory} cannot be used: {e.strerror}; make it again") from e
+
+    def _writer(self, name: str, tokens: Sequence[int]) -> ReferenceWriter:
         made = ReferenceWriter(self, self.path(name, tokens), tokens, self.vocab)
         self._check_owner(made.path.parent)
         pending = sum(self._pending.values())
@@ -286,7 +299,7 @@ def _metadata(path: Path) -> dict[str, Any]:
             return dict(
                 json.loads(file.read(min(int.from_bytes(file.read(8), "little"), MAX_HEADER_BYTES)))["__metadata__"]
             )
-    except (OSError, ValueError, KeyError, TypeError) as e:
+    except _UNREADABLE as e:
         raise RequestError(f"{path} is not a reference file: {e}; remove it") from e
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
+import errno
 import logging
 import re
 import time
@@ -83,8 +84,12 @@ class LogDir:
 
         path.mkdir(parents=True, exist_ok=True)
         probe = path / ".probe.tmp"
-        pl.DataFrame({"probe": [0]}).write_parquet(probe)  # takes the memory that writing takes
-        probe.unlink()
+        try:
+            pl.DataFrame({"probe": [0]}).write_parquet(probe)  # takes the memory that writing takes
+        except pl.exceptions.PolarsError as e:  # what it makes of a full disk
+            raise OSError(errno.EIO, str(e)) from e
+        finally:
+            probe.unlink(missing_ok=True)
         self.path, self.max_bytes = path, max_bytes
         self.metadata = {"schema_version": str(SCHEMA_VERSION)}
         self._rows, self._age_s, self._lost = segment_rows, segment_age_s, lost

@@ -279,6 +279,7 @@ def test_blanks_are_bounded(compiler: GrammarCompiler) -> None:
         (("json_schema", json.dumps({"not": {"type": "string"}})), 'Unimplemented keys: ."not".'),
         (("json_schema", json.dumps({"type": "string", "format": "nonsense"})), "Unknown format: nonsense"),
         (("json_schema", json.dumps({"oneOf": [{"minimum": 1}, {"maximum": 3}]})), "oneOf.* not supported. Use anyOf"),
+        (("json_schema", json.dumps({"minimum": 10**400})), "cannot be used: number out of range"),
         (("json_schema", json.dumps({"$ref": "http://example.org/schema"})), "cannot be used"),
         (("json_schema", '{"a":' * 70 + "1" + "}" * 70), "more than 64 levels"),
         (("choice", json.dumps([str(i) for i in range(1001)])), "1001 choices"),

@@ -294,6 +294,9 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         (b"", "is not a reference file"),
         (b"\xff" * 100, "its header claims"),
         ((2).to_bytes(8, "little") + b"{}", "is not a reference file"),
+        ((10**5).to_bytes(8, "little") + b"[" * 10**5, "is not a reference file"),
+        (whole.replace(b'"shape": [37]', b'"shape": [-1]'), "holds -1 tokens, not the 37 asked for"),
+        (whole.replace(b'"shape": [36, 50]', b'"shape":[3,1e999]'), "is not a reference file"),
         (stored(store, "y", TOKENS[::-1]).read_bytes(), "holds 37 other tokens than the 37 asked for"),
     ]:
         path.write_bytes(content)
@@ -330,6 +333,15 @@ def test_a_full_disk_is_refused_before_anything_is_written(tmp_path: Path, monke
     first.discard()
     first.discard()
     store.writer("x", TOKENS[10:])
+
+
+def test_a_directory_that_has_gone_is_a_refusal(tmp_path: Path) -> None:
+    store = store_at(tmp_path / "references")
+    (tmp_path / "references").rmdir()
+    with pytest.raises(StorageError, match="references cannot be used: No such file or directory; make it again"):
+        store.writer("x", TOKENS)
+    with pytest.raises(RequestError, match="has no log-probabilities of these 37 tokens"):
+        store.reader("x", TOKENS)
 
 
 def test_a_disk_error_ends_the_request_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -292,7 +292,8 @@ def test_chat_refusals(server: Booted, body: dict[str, Any], words: str) -> None
 def test_bodies_that_are_no_json_and_paths_that_are_not_there(server: Booted) -> None:
     assert "not JSON" in server.http.post("/v1/completions", content=b"{").json()["error"]["message"]
     assert server.http.get("/v2").json()["error"]["code"] == 404
-    assert server.http.get("/v1/completions").status_code == 405
+    reply = server.http.get("/v1/completions")
+    assert (reply.status_code, reply.json()["error"]["type"]) == (405, "invalid_request_error")
 
 
 @pytest.mark.parametrize(

@@ -161,3 +161,14 @@ def test_a_refused_request_has_one_row() -> None:
 
 def test_moments_are_rfc_3339() -> None:
     assert rfc3339(datetime(2026, 11, 29, 1, 2, 3, tzinfo=UTC)) == "2026-11-29T01:02:03.000000Z"
+
+
+def test_a_full_disk_is_said_at_the_start_and_leaves_no_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(frame: pl.DataFrame, path: Path) -> None:
+        path.touch()
+        raise pl.exceptions.ComputeError("No space left on device")
+
+    monkeypatch.setattr(pl.DataFrame, "write_parquet", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        LogDir(tmp_path, {}, max_bytes=1, lost=lambda kind, rows: None)
+    assert not list(tmp_path.iterdir())
