@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from engine.artifact import verify
+from pipeline.quantize.calibrate import calibration_sequences
 from pipeline.quantize.formats import dequantise
 from pipeline.quantize.run import quantise
 from pipeline.stage import Stage
@@ -91,3 +92,15 @@ def layer_errors(artifact: Path, base: Path, ids: torch.Tensor) -> list[float]:
     return [
         float((f - w).square().sum() / (w - e).square().sum()) for f, w, e in zip(found, left, entered, strict=True)
     ]
+
+
+def check_awq_loses_less_than_rounding(base: Path, root: Path) -> dict[str, Any]:
+    """In every layer, and by its own report, which is returned."""
+    awq, plain = make(AWQ, base, root, "awq"), make(INT4, base, root, "int4")
+    ids = calibration_sequences("v1", base, 768, 512)[0]
+    errors = zip(layer_errors(awq, base, ids), layer_errors(plain, base, ids), strict=True)
+    for layer, (of_awq, of_rounding) in enumerate(errors):
+        assert 1e-5 < of_awq < of_rounding < 0.5, layer
+    report = verify(awq).report
+    assert report["output_error_awq_mean"] < report["output_error_rounded_mean"]
+    return report

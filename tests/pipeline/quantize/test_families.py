@@ -9,13 +9,21 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from engine.artifact import verify
 from engine.batch import BatchEntry
 from engine.config import EngineConfig
 from engine.runner import ModelRunner
 from pipeline.quantize.calibrate import calibration_sequences
 from tests.engine.runners import compute
-from tests.pipeline.quantize.making import AWQ, INT4, SMOOTH, bits, eight_bit_activations, layer_errors, loaded, make
+from tests.pipeline.quantize.making import (
+    AWQ,
+    INT4,
+    SMOOTH,
+    bits,
+    check_awq_loses_less_than_rounding,
+    eight_bit_activations,
+    loaded,
+    make,
+)
 from tests.tiny import CONFIGS, Family, make_tiny_artifact
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
@@ -83,10 +91,4 @@ def test_what_no_recipe_may_touch_stays(tmp_path: Path, family: Family) -> None:
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f != "llama"])  # Llama: test_recipes.py
 def test_awq_keeps_the_function_of_every_layer_and_loses_less_than_rounding(tmp_path: Path, family: Family) -> None:
     base = make_tiny_artifact(tmp_path / "base", family=family)
-    awq, plain = make(AWQ, base, tmp_path, "awq"), make(INT4, base, tmp_path, "int4")
-    ids = calibration_sequences("v1", base, 768, 512)[0]
-    errors = zip(layer_errors(awq, base, ids), layer_errors(plain, base, ids), strict=True)
-    for layer, (of_awq, of_rounding) in enumerate(errors):
-        assert 1e-5 < of_awq < of_rounding < 0.5, layer
-    report = verify(awq).report
-    assert report["output_error_awq_mean"] < report["output_error_rounded_mean"]
+    check_awq_loses_less_than_rounding(base, tmp_path)
