@@ -1,7 +1,7 @@
 """A process's memory: what the system says of it, and what was freed back to the system.
 
 The C library keeps small pieces that were freed for later use, and what lies between them. After a burst (a large body
-takes about 200 times its size while it is tokenised; a crowd of requests with log-probabilities takes tensors of all
+takes up to 200 times its size while it is tokenised; a crowd of requests with log-probabilities takes tensors of all
 sizes) a process would stay as large as it ever was.
 """
 

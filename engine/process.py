@@ -63,18 +63,13 @@ class Loop:
                 self.handle(self.inbox.get(block=left > 0, timeout=left if left > 0 else None))
         except queue.Empty:
             pass
-        outputs = self._work() if self.core.has_work else self._rest()
-        self.send({"type": "step", "outputs": outputs, "rows": self.core.take_steps(), "stats": self.core.stats()})
-
-    def _work(self) -> list[Output]:
-        self._tidy = False
-        return self.core.step()
-
-    def _rest(self) -> list[Output]:
-        if not self._tidy:
+        outputs = list[Output]()
+        if self.core.has_work:
+            outputs, self._tidy = self.core.step(), False
+        elif not self._tidy:
             give_back()
             self._tidy = True
-        return []
+        self.send({"type": "step", "outputs": outputs, "rows": self.core.take_steps(), "stats": self.core.stats()})
 
     def handle(self, message: dict[str, Any]) -> None:
         match message["type"]:

@@ -27,7 +27,7 @@ from engine.server.respond import answer, error_response, generated
 from engine.server.schemas import INT64
 from engine.server.state import ServerState
 
-MAX_BODY_BYTES = 2 * 1024**2  # tokenising takes hundreds of times as much memory
+MAX_BODY_BYTES = 2 * 1024**2  # tokenising takes up to 200 times as much memory
 
 
 def create_app(state: ServerState) -> FastAPI:

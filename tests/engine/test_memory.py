@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from engine import memory
+from engine.memory import give_back, status_bytes
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="proc_pid_status(5)")
+
+
+def test_a_peak_is_no_less_than_what_is_there() -> None:
+    held = bytearray(64 * 2**20)
+    now, peak = status_bytes("VmRSS"), status_bytes("VmHWM")
+    assert now is not None
+    assert peak is not None
+    assert len(held) < now <= peak
+
+
+def test_what_is_not_said_is_none() -> None:
+    assert status_bytes("VmNothing") is None
+    assert status_bytes("VmRSS", pid=2**30) is None
+
+
+@pytest.mark.skipif(memory._trim is None, reason="not the GNU C library")
+def test_freed_pieces_go_back() -> None:
+    """Pieces too small to have pages of their own, with one at the end that keeps the heap from shrinking by itself."""
+    pieces = [bytes(2000) for _ in range(60_000)]
+    last = bytes(2000)
+    full = status_bytes("RssAnon")
+    del pieces
+    give_back()
+    left = status_bytes("RssAnon")
+    assert last
+    assert full is not None
+    assert left is not None
+    assert left < full - 60 * 2**20
