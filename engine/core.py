@@ -208,11 +208,11 @@ class EngineCore:
 
     def _update(self, plan: Plan, logits: list[Rows | None]) -> list[Output]:
         self.scheduler.advance(plan)
+        self.counts["step_tokens"] += plan.num_tokens
         outputs: list[Output] = []
         drawing: list[tuple[Request, Tensor]] = []
         for entry, rows in zip(plan.entries, logits, strict=True):
             request = entry.request
-            self.counts["step_tokens"] += entry.num_tokens
             if rows is None and not entry.reaches_end:
                 continue
             score = None
@@ -306,16 +306,16 @@ class EngineCore:
     # Books
 
     def _log_step(self, start_s: float, plan: Plan, outputs: list[Output]) -> None:
-        prefill = [e for e in plan.entries if not e.is_decode]
+        num_decodes = sum(e.is_decode for e in plan.entries)
         self.counts["steps"] += 1
         self.step_log.append(
             StepRow(
                 step=self.counts["steps"],
                 start_s=start_s - self.began_s,
                 duration_s=time.monotonic() - start_s,
-                prefill_requests=len(prefill),
-                prefill_tokens=sum(e.num_tokens for e in prefill),
-                decode_requests=len(plan.entries) - len(prefill),
+                prefill_requests=len(plan.entries) - num_decodes,
+                prefill_tokens=plan.num_prefill_tokens,
+                decode_requests=num_decodes,
                 running=len(self.scheduler.running),
                 waiting=self.scheduler.num_waiting,
                 blocks_used=self.pool.num_used,

@@ -69,10 +69,6 @@ class Linear:
             return self.kernels.linear(x, self.parts[0])
         return torch.cat([self.kernels.linear(x, part) for part in self.parts], dim=1)
 
-    @property
-    def nbytes(self) -> int:
-        return sum(part.nbytes for part in self.parts)
-
 
 def _same(a: LinearSpec | None, b: LinearSpec | None) -> bool:
     """Stored alike, whatever pattern said so."""
