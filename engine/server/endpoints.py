@@ -199,9 +199,7 @@ def _of_ids(state: ServerState, ids: list[int], body: CompletionBody) -> Prompt:
     limit = state.client.about["max_model_len"]
     if len(ids) > limit:
         raise too_long(len(ids), body.max_tokens, limit)
-    vocab_size = state.client.about["vocab_size"]
-    if max(ids) >= vocab_size:
-        raise ApiError(400, f"token id {max(ids)} is outside the vocabulary of {vocab_size}", param="prompt")
+    state.check_tokens(ids, "prompt")
     detokenizer = state.codec.detokenizer(skip_special_tokens=False)
     pieces, offsets, at = [], [], 0
     for token in ids:

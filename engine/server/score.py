@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -35,13 +34,7 @@ class ScoreBody(Strict):
     add_special_tokens: bool | None = Field(None, description="for text: as the tokenizer is configured, by default")
 
 
-@dataclass
-class Scoring:
-    prompts: list[list[int]]
-    generation: Generation
-
-
-def prepare(state: ServerState, raw: bytes, received_s: float) -> Scoring:
+def prepare(state: ServerState, raw: bytes, received_s: float) -> Generation:
     """Parses and tokenises a body. Takes long for a long prompt: not for the event loop.
 
     Raises:
@@ -49,37 +42,36 @@ def prepare(state: ServerState, raw: bytes, received_s: float) -> Scoring:
     """
     body = parse(ScoreBody, raw)
     state.check_model(body.model)
-    prompts = [_tokens(state, p, body.add_special_tokens) for p in each_prompt(body.prompt)]
-    if empty := [i for i, ids in enumerate(prompts) if not ids]:
+    prompts = [_prompt(state, p, body.add_special_tokens) for p in each_prompt(body.prompt)]
+    if empty := [i for i, p in enumerate(prompts) if not p.ids]:
         raise ApiError(400, f"prompt {empty[0]} has no token, expected at least one")
     params = SamplingParams(0, prompt_logprobs=body.top_logprobs, store=body.store, reference=body.reference)
-    given = [Prompt(ids, "", []) for ids in prompts]  # no text is echoed
-    return Scoring(prompts, Generation(state, given, params, 1, TextRules(), received_s))
+    return Generation(state, prompts, params, 1, TextRules(), received_s)
 
 
-def _tokens(state: ServerState, prompt: str | list[int], add_special_tokens: bool | None) -> list[int]:
+def _prompt(state: ServerState, prompt: str | list[int], add_special_tokens: bool | None) -> Prompt:
     if isinstance(prompt, str):
-        return encoded(state, prompt, add_special_tokens is not False, max_tokens=0).ids
+        return encoded(state, prompt, add_special_tokens is not False, max_tokens=0)
     if add_special_tokens is not None:
         raise ApiError(400, "add_special_tokens is for text; this prompt is token ids, which are taken as they are")
-    return prompt
+    return Prompt(prompt, "", [])  # no text is echoed
 
 
-async def scores(state: ServerState, prepare: Callable[[], Scoring]) -> dict[str, Any]:
+async def scores(state: ServerState, prepare: Callable[[], Generation]) -> dict[str, Any]:
     """The body of the answer. ``prepare`` runs in a thread.
 
     Raises:
         ApiError: the request is refused, or the server ends before it does.
     """
-    scoring = await state.in_thread(prepare)
+    generation = await state.in_thread(prepare)
     found: dict[int, Piece] = {}
-    async with aclosing(scoring.generation.pieces()) as pieces:
+    async with aclosing(generation.pieces()) as pieces:
         async for piece in pieces:
             if piece.finish_reason == "abort":
                 raise ApiError(503, piece.reason or "aborted", reason="shutting_down")
             found[piece.choice] = piece
-    entries = [_entry(i, ids, found[i]) for i, ids in enumerate(scoring.prompts)]
-    return {"object": "score", "model": state.model, "data": entries, "usage": scoring.generation.usage.body()}
+    entries = [_entry(i, p.ids, found[i]) for i, p in enumerate(generation.prompts)]
+    return {"object": "score", "model": state.model, "data": entries, "usage": generation.usage.body()}
 
 
 def _entry(index: int, tokens: list[int], piece: Piece) -> dict[str, Any]:

@@ -80,6 +80,15 @@ class ServerState:
             message = f"model {name!r} is not served here; this server has {self.model!r}"
             raise ApiError(404, message, reason="invalid", param="model")
 
+    def check_tokens(self, ids: list[int], param: str) -> None:
+        """
+        Raises:
+            ApiError: 400 for an id that the model does not have.
+        """
+        vocab_size = self.client.about["vocab_size"]
+        if ids and max(ids) >= vocab_size:
+            raise ApiError(400, f"token id {max(ids)} is outside the vocabulary of {vocab_size}", param=param)
+
     def unready(self) -> str | None:
         """Why no request is taken, or None."""
         return self.client.unhealthy() if self.accepting else SHUTTING_DOWN

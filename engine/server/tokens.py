@@ -62,9 +62,6 @@ def detokenize(state: ServerState, raw: bytes) -> dict[str, Any]:
     """
     body = parse(DetokenizeBody, raw)
     state.check_model(body.model)
-    vocab_size = state.client.about["vocab_size"]
-    if body.tokens and max(body.tokens) >= vocab_size:
-        message = f"token id {max(body.tokens)} is outside the vocabulary of {vocab_size}"
-        raise ApiError(400, message, param="tokens")
+    state.check_tokens(body.tokens, "tokens")
     detokenizer = state.codec.detokenizer(skip_special_tokens=False)
     return {"prompt": "".join(detokenizer.push(t) for t in body.tokens) + detokenizer.flush()}

@@ -30,8 +30,12 @@ def test_twenty_seconds_of_storm(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_a_refusal_must_say_why() -> None:
     assert refusal(429, ERROR, 429) == "429"
-    for status, body in ((500, ERROR), (429, b"Too Many Requests"), (429, b'{"error": {"message": ""}}')):
-        with pytest.raises(Wrong):
+    for status, body, found in (
+        (500, ERROR, "status 500, expected"),
+        (429, b"Too Many Requests", "without an error body"),
+        (429, b'{"error": {"message": ""}}', "does not say why"),
+    ):
+        with pytest.raises(Wrong, match=found):
             refusal(status, body, 429)
     with pytest.raises(Wrong, match="without Retry-After"):
         no_room(429, {}, ERROR)
