@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Coroutine, Iterator
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from pydantic import ValidationError
 
 from engine.artifact import ArtifactError, read_manifest
 from engine.config import EngineConfig
-from engine.protocol import StepRow
+from engine.protocol import HEARTBEAT_S, StepRow
 from engine.server.app import create_app
 from engine.server.auth import ApiKeyError, ApiKeys
 from engine.server.client import CoreClient, CoreError
@@ -48,6 +48,8 @@ from engine.text import TextCodec
 log = logging.getLogger("engine.server")
 LAST_CHUNKS_S = 2.0  # for aborted streams to be told so
 BACKLOG = 2048
+MAX_PORT = 65535
+TINY = sys.float_info.min  # just below 0, where 0 may be
 SPARE_FILES = 64  # beside connections: pipes, logs, artifacts
 
 
@@ -107,6 +109,23 @@ class Signals:
             self._loop.call_soon_threadsafe(self._at_once)
         time.sleep(10)
         os._exit(0)  # nobody is left to wait for whatever hangs
+
+
+def check_options(arguments: argparse.Namespace) -> None:
+    """
+    Raises:
+        StartError: an option out of range: not a number, without end, or such that nothing could be served.
+    """
+    least = {name: 0.0 for name in (*(f.name for f in fields(Limits)), "log_max_mib", "reference_limit_gib")}
+    for name, above in (least | {"heartbeat_timeout_s": HEARTBEAT_S, "grace_s": -TINY, "port": -TINY}).items():
+        value = getattr(arguments, name)
+        if not above < value < math.inf:
+            expected = "0 or more" if above < 0 else f"more than {above:g}"
+            raise StartError(f"--{name.replace('_', '-')} is {value}, expected {expected}, and not without end")
+    if arguments.port > MAX_PORT:
+        raise StartError(f"--port is {arguments.port}, expected at most {MAX_PORT}")
+    if not arguments.host:  # which the system would take for every address of the machine
+        raise StartError("--host is empty, expected a name or an address; 0.0.0.0 for all of the machine's")
 
 
 async def serve(arguments: argparse.Namespace) -> None:
@@ -241,12 +260,9 @@ def _limits(arguments: argparse.Namespace) -> Limits:
     """From the command line; makes sure that as many files may be open as there may be connections.
 
     Raises:
-        StartError: a limit that is not above 0, or more connections than the system allows.
+        StartError: more connections than the system allows.
     """
     limits = Limits(**{f.name: getattr(arguments, f.name) for f in fields(Limits)})
-    for name, value in asdict(limits).items():
-        if not value > 0:
-            raise StartError(f"--{name.replace('_', '-')} is {value}, expected more than 0")
     needed = 2 * limits.max_connections + SPARE_FILES  # a refused one lives on for a moment
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and needed > hard:
@@ -294,6 +310,7 @@ def main(argv: list[str] | None = None) -> int:
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of every write to a client that has gone
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
+        check_options(arguments)
         asyncio.run(serve(arguments))
     except (StartError, ApiKeyError, ArtifactError, CoreError) as e:
         print(f"error: {e}", file=sys.stderr, flush=True)

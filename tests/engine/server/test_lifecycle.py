@@ -14,6 +14,7 @@ import httpx
 import polars as pl
 import pytest
 
+from engine.server.__main__ import main
 from tests.engine.server.booted import MODEL, Booted, boot, command, events, gone, refused, until
 
 
@@ -22,6 +23,26 @@ def test_port_taken(artifact: Path) -> None:
         port = taken.getsockname()[1]
         message = refused([*command(artifact), "--port", str(port)])
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in message
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("port", "99999", "expected at most 65535"), ("port", "-1", "expected 0 or more"),
+        ("host", "", "--host is empty"), ("idle-timeout-s", "inf", "not without end"),
+        ("header-timeout-s", "nan", "expected more than 0"), ("max-connections", "0", "expected more than 0"),
+        ("grace-s", "nan", "expected 0 or more"), ("grace-s", "-1", "expected 0 or more"),
+        ("heartbeat-timeout-s", "0.5", "expected more than 0.5"), ("log-max-mib", "0", "expected more than 0"),
+        ("reference-limit-gib", "inf", "not without end"),
+    ],
+)  # fmt: skip
+def test_options_out_of_range(
+    artifact: Path, option: str, value: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--artifact", str(artifact), f"--{option}={value}"]) == 3
+    message = capsys.readouterr().err
+    assert f"--{option} is " in message
+    assert words in message
 
 
 def test_no_artifact(tmp_path: Path) -> None:
