@@ -34,6 +34,7 @@ from pydantic import ValidationError
 
 from engine.artifact import ArtifactError, read_manifest
 from engine.config import EngineConfig
+from engine.memory import stay_compact
 from engine.protocol import HEARTBEAT_S, StepRow
 from engine.server.app import create_app
 from engine.server.auth import ApiKeyError, ApiKeys
@@ -307,6 +308,7 @@ def main(argv: list[str] | None = None) -> int:
         "--reference-limit-gib", type=float, default=8.0, help="bytes of --reference-dir that may be used"
     )
     arguments = parser.parse_args(argv)
+    stay_compact()
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of every write to a client that has gone
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
     try:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pytest
@@ -36,3 +37,29 @@ def test_freed_pieces_go_back() -> None:
     assert full is not None
     assert left is not None
     assert left < full - 60 * 2**20
+
+
+_BURST = """
+import threading
+from engine.memory import stay_compact, status_bytes
+{call}
+before = status_bytes("RssAnon")
+def burst():
+    for size in (2**20, 200_000):  # the first to be freed makes the C library keep the second, unless told otherwise
+        pieces = [bytearray(size) for _ in range(40)]
+        last = bytearray(1000)
+        del pieces
+threads = [threading.Thread(target=burst) for _ in range(4)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+print(status_bytes("RssAnon") - before)
+"""
+
+
+@pytest.mark.skipif(memory._trim is None, reason="not the GNU C library")
+def test_a_compact_process_keeps_nothing_of_large_pieces() -> None:
+    def kept_bytes(call: str) -> int:
+        script = [sys.executable, "-c", _BURST.format(call=call)]
+        return int(subprocess.run(script, capture_output=True, text=True, check=True, timeout=60).stdout)
+
+    assert kept_bytes("stay_compact()") < 2**20 < kept_bytes("")
