@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from engine.artifact import ArtifactError
 
 REPLACEMENT = "\ufffd"
+_CACHED_WORDS = 1024
 
 
 CHARS_TO_COUNT_FIRST = 16  # a token; a text that has more of them is likely to be too long, which is found out quickly
@@ -198,6 +199,7 @@ class TextCodec:
             spec = json.loads(path.read_bytes())
         except Exception as e:  # the library raises bare Exception
             raise ArtifactError(f"{path} is not a tokenizer that can be read: {e}") from e
+        _bound_cache(self.tokenizer)
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self._settings = _read_json(directory / "tokenizer_config.json")
@@ -339,6 +341,13 @@ class TextCodec:
             return str(self._template.render(messages=messages, add_generation_prompt=True, **special))
         except (jinja2.TemplateError, TypeError, ValueError) as e:
             raise TemplateError(f"the chat template cannot render these messages: {e}") from e
+
+
+def _bound_cache(tokenizer: Tokenizer) -> None:
+    """The library keeps 10,000 words with their tokens, each of up to 256 bytes: 40 MB where a text has few blanks."""
+    resize = getattr(tokenizer.model, "_resize_cache", None)  # not of every kind of model
+    if resize is not None:
+        resize(_CACHED_WORDS)
 
 
 def _is_byte_level(decoder: dict[str, Any] | None) -> bool:

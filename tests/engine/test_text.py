@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from engine.artifact import ArtifactError
+from engine.memory import status_bytes
 from engine.text import (
     StopFilter,
     TemplateError,
@@ -267,3 +268,15 @@ def test_a_text_that_is_too_long_is_only_counted(codec: TextCodec) -> None:
     assert e.value.count == 5
     with pytest.raises(TooManyTokensError, match="has 70 tokens"):
         codec.encode("a" * 70, most=4)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="proc_pid_status(5)")
+def test_many_different_texts_leave_nothing_behind(tmp_path: Path) -> None:
+    codec = TextCodec(make_tiny_artifact(tmp_path))
+    before = status_bytes("RssAnon")
+    for i in range(8000):  # the tiny tokenizer takes each for one word
+        codec.encode(f"{i:05d}" * 40)
+    after = status_bytes("RssAnon")
+    assert before is not None
+    assert after is not None
+    assert after - before < 12 * 2**20
