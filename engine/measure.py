@@ -17,7 +17,6 @@ in it.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
 import json
 import logging
@@ -34,15 +33,13 @@ from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.kernels.errors import UnavailableError
 from engine.ledger import SLICE_ROWS
-from engine.memory import give_back, status_bytes
+from engine.memory import LEAST_KEPT_BYTES, MOST_KEPT_BYTES, give_back, keep_freed, status_bytes
 from engine.process import build
 from engine.protocol import AddRequest, StepRow
 from engine.request import SamplingParams
 from engine.runner import ModelRunner
 
 CLEAR_REFS = Path("/proc/self/clear_refs")
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
-LEAST_KEPT, MOST_KEPT = 128 * 1024, 32 * 1024**2  # of the dynamic threshold, on 64 bits
 COPIES = 256  # blocks copied at once while the pool is filled
 REFERENCE_GIB = 64.0  # more than the one small file there will ever be
 
@@ -74,15 +71,6 @@ def peak_of(steps: Callable[[], None]) -> int:
     reset_peak()
     steps()
     return status("VmHWM") - status("RssFile")
-
-
-def keep_freed(most: int) -> None:
-    """Blocks up to so many bytes stay with the allocator when they are freed, twice as much in all (mallopt(3): the
-    dynamic threshold of glibc moves between the two values that are used here)."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(M_MMAP_THRESHOLD, most)
-        libc.mallopt(M_TRIM_THRESHOLD, 2 * most)
 
 
 def reset_peak() -> None:
@@ -178,7 +166,7 @@ def measure(artifact: Path, config: EngineConfig, references: Path) -> dict[str,
         MeasureError: the machine does not say what is asked, or a step fails.
     """
     torch.zeros(1)
-    keep_freed(LEAST_KEPT)
+    keep_freed(LEAST_KEPT_BYTES)
     imported = in_use()
     core, about = build(artifact, config, references, REFERENCE_GIB)
     runner = core.runner
@@ -189,7 +177,7 @@ def measure(artifact: Path, config: EngineConfig, references: Path) -> dict[str,
     filled, memory = in_use(), runner.memory()
     others = storage_bytes() - memory["weights_bytes"] - memory["kv_pool_bytes"]
     step_peak = peak_of(trial.largest_steps)
-    keep_freed(MOST_KEPT)
+    keep_freed(MOST_KEPT_BYTES)
     peak = peak_of(trial.largest_steps)
     return {
         "schema_version": 1,

@@ -20,20 +20,27 @@ def _find_trim() -> Callable[[int], int] | None:
 
 _trim = _find_trim()
 
-# Parameters of mallopt(3). A few threads that each have heaps of their own, and a threshold that rises with every large
-# piece that was freed, are what keeps a burst's memory in pieces.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-_LARGE_BYTES = 128 * 1024  # the C library's own first value
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
+LEAST_KEPT_BYTES, MOST_KEPT_BYTES = 128 * 1024, 32 * 1024**2  # of the dynamic threshold of glibc, on 64 bits
+
+
+def keep_freed(most_bytes: int) -> None:
+    """Blocks up to so many bytes stay with the allocator when they are freed, twice as much in all (mallopt(3): left to
+    itself, glibc moves between ``LEAST_KEPT_BYTES`` and ``MOST_KEPT_BYTES``). Does nothing without that library."""
+    _mallopt(_M_MMAP_THRESHOLD, most_bytes)
+    _mallopt(_M_TRIM_THRESHOLD, 2 * most_bytes)
 
 
 def stay_compact() -> None:
-    """For a process with bursts of large pieces: few heaps, and large pieces that go back to the system when they are
-    freed. To be called before the first thread starts. Does nothing without the GNU C library."""
+    """For a process with bursts of large blocks: they go back to the system when they are freed, and threads share two
+    heaps, each of which would otherwise keep its own remains. To be called before the first thread starts."""
+    _mallopt(_M_ARENA_MAX, 2)
+    keep_freed(LEAST_KEPT_BYTES)
+
+
+def _mallopt(parameter: int, value: int) -> None:
     if _trim is not None:
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_ARENA_MAX, 2)
-        mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, _LARGE_BYTES)
+        ctypes.CDLL(None).mallopt(parameter, value)
 
 
 def give_back() -> None:
