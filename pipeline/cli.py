@@ -52,13 +52,17 @@ for _name, (_target, _help) in _STAGES.items():
     )(_stage_command(_target))
 
 
-@app.command()
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    epilog="Further options go to the server as they are, for instance --log-dir, --api-key-file, --reference-dir, "
+    "--grace-s: python -m engine.server --help.",
+)
 def serve(
+    ctx: typer.Context,
     artifact: Annotated[Path, typer.Option(help="A model directory with seatrial.json, for instance artifacts/int8.")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 8000,
     name: Annotated[str | None, typer.Option(help="Model name in the API; default: the folder's name.")] = None,
-    reference_dir: Annotated[Path | None, typer.Option(help="Where /score stores whole distributions.")] = None,
 ) -> None:
     """Serve an artifact over the OpenAI-compatible API, with the `engine` settings of params.yaml if there is one."""
     from engine.config import EngineConfig
@@ -67,8 +71,7 @@ def serve(
     config = load_params().engine if PARAMS.is_file() else EngineConfig()
     served = ["--artifact", str(artifact), "--host", host, "--port", str(port)]
     served += ["--served-model-name", name or artifact.resolve().name, "--config-json", config.model_dump_json()]
-    served += ["--reference-dir", str(reference_dir)] if reference_dir else []
-    _module("engine.server", served)
+    _module("engine.server", [*served, *ctx.args])
 
 
 @app.command(

@@ -65,7 +65,10 @@ def refused_parameters(error: ValidationError) -> ApiError:
             parts.append(f"parameter {name!r} is not supported by this server{only}; remove it")
         elif e["type"] == "missing":
             parts.append(f"parameter {name!r} is missing")
+        elif not name and isinstance(e["input"], dict):  # of several parameters: the whole body is no help
+            parts.append(e["msg"].removeprefix("Value error, "))
         else:
-            parts.append(f"{f'parameter {name!r}: ' if name else ''}{e['msg']}, found {e['input']!r:.80}")
+            said = e["msg"].removeprefix("Value error, ")
+            parts.append(f"{f'parameter {name!r}: ' if name else ''}{said}, found {e['input']!r:.80}")
     params = {str(e["loc"][0]) if e["loc"] else None for e in error.errors(include_url=False)}
     return ApiError(400, "; ".join(parts), param=params.pop() if len(params) == 1 else None)

@@ -43,6 +43,16 @@ class Piece:
     reason: str | None = None  # words to an end that was not the model's
     score: dict[str, Any] | None = None  # in the last piece, if the prompt was stored or compared
 
+    def check_whole(self) -> None:
+        """For answers that are given as a whole: cut off by a shutdown, they would look like a success, which nobody
+        asks for again. Only a stream that has begun says so in its last event.
+
+        Raises:
+            ApiError: 503.
+        """
+        if self.finish_reason == "abort":
+            raise ApiError(503, f"{self.reason or 'aborted'}; the answer is not complete", reason="shutting_down")
+
 
 @dataclass
 class Usage:

@@ -82,6 +82,8 @@ async def generated(state: ServerState, prepare: Callable[[], Call], send: Send)
         if not call.stream:
             return await _whole(state, call, pieces)
         first = await anext(pieces)  # a refusal comes here, before any header
+        if first.token is None:
+            first.check_whole()
         await _stream(state, call, first, pieces, send)
         return None
 
@@ -94,6 +96,7 @@ def _head(state: ServerState, call: Call, kind: str) -> dict[str, Any]:
 async def _whole(state: ServerState, call: Call, pieces: AsyncIterator[Piece]) -> dict[str, Any]:
     found: dict[int, list[Piece]] = {}
     async for piece in pieces:
+        piece.check_whole()
         found.setdefault(piece.choice, []).append(piece)
     choices = [call.format.choice(found[i]) for i in sorted(found)]
     return {**_head(state, call, call.format.object), "choices": choices, "usage": call.generation.usage.body()}

@@ -67,8 +67,7 @@ async def scores(state: ServerState, prepare: Callable[[], Generation]) -> dict[
     found: dict[int, Piece] = {}
     async with aclosing(generation.pieces()) as pieces:
         async for piece in pieces:
-            if piece.finish_reason == "abort":
-                raise ApiError(503, piece.reason or "aborted", reason="shutting_down")
+            piece.check_whole()
             found[piece.choice] = piece
     entries = [_entry(i, p.ids, found[i]) for i, p in enumerate(generation.prompts)]
     return {"object": "score", "model": state.model, "data": entries, "usage": generation.usage.body()}

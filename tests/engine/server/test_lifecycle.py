@@ -120,6 +120,32 @@ def test_sigterm(artifact: Path, grace: str, reason: str) -> None:
         until(lambda: gone(server.core_pid))
 
 
+def test_an_answer_that_a_shutdown_cuts_off_is_no_success(artifact: Path) -> None:
+    """One whole answer has begun; another, and a stream, have not."""
+    with boot(artifact, "--grace-s", "0") as server:
+        found: list[httpx.Response] = []
+
+        def ask(n: int, stream: bool) -> None:
+            body = {"model": MODEL, "prompt": "x", "n": n, "max_tokens": 500, "ignore_eos": True, "stream": stream}
+            found.append(httpx.post(f"http://127.0.0.1:{server.port}/v1/completions", json=body, timeout=60))
+
+        threads = [threading.Thread(target=ask, args=about) for about in ((16, False), (1, False), (1, True))]
+        threads[0].start()
+        until(lambda: server.metric("generation_tokens_total") > 0)
+        os.kill(server.core_pid, signal.SIGSTOP)
+        for thread in threads[1:]:
+            thread.start()
+        until(lambda: server.metric("connections") == 4)  # with this test's own
+        time.sleep(0.2)  # for the last two to be handed over, though nothing depends on it
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: server.http.get("/health").status_code == 503)
+        os.kill(server.core_pid, signal.SIGCONT)
+        for thread in threads:
+            thread.join(60)
+        assert [r.status_code for r in found] == [503] * 3
+        assert all("the server is shutting down" in r.json()["error"]["message"] for r in found)
+
+
 def test_a_second_signal_waits_for_nobody(artifact: Path) -> None:
     with boot(artifact, "--grace-s", "600") as server:
         body = {"model": MODEL, "prompt": "x", "max_tokens": 500, "n": 16, "stream": True, "ignore_eos": True}
