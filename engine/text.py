@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from engine.artifact import ArtifactError
 
 REPLACEMENT = "\ufffd"
-_CACHED_WORDS = 1024
+_CACHED_WORDS = 256
 
 
 CHARS_TO_COUNT_FIRST = 16  # a token; a text that has more of them is likely to be too long, which is found out quickly

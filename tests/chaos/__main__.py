@@ -22,6 +22,7 @@ from typing import Any
 
 import polars as pl
 
+from engine.server.logs import SEGMENT_AGE_S
 from tests.chaos import steady
 from tests.chaos.behaviours import BEHAVIOURS, Sea, Wrong, act, long
 from tests.chaos.watched import Watched
@@ -157,11 +158,14 @@ async def run(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
         )
         storm = Storm(sea, await undisturbed(sea))
         warm_up_s = WARM_UP_SHARE * arguments.seconds
+        quiet_s = 0.0 if arguments.ignore_growth else SEGMENT_AGE_S + 2  # rows of the logs in memory are no growth
         await storm.blow(warm_up_s, arguments.wild, arguments.calm)
         await server.settle(STUCK_S)
+        await asyncio.sleep(quiet_s)
         before = await server.footprint()
         await storm.blow(arguments.seconds - warm_up_s, arguments.wild, arguments.calm)
         metrics = await server.settle(STUCK_S)
+        await asyncio.sleep(quiet_s)
         after = await server.footprint()
         growth = before.growth(after)
         wrongs = storm.wrongs

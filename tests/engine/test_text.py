@@ -279,4 +279,4 @@ def test_many_different_texts_leave_nothing_behind(tmp_path: Path) -> None:
     after = status_bytes("RssAnon")
     assert before is not None
     assert after is not None
-    assert after - before < 12 * 2**20
+    assert after - before < 4 * 2**20
