@@ -30,7 +30,7 @@ from engine.protocol import StepRow
 log = logging.getLogger(__name__)
 SCHEMA_VERSION = 1
 RING_ROWS = 20_000
-SEGMENT_ROWS = 5_000  # a buffer of them takes 2 MiB
+SEGMENT_ROWS = 5_000  # as Python objects, 3 MiB of steps or 5 MiB of requests
 SEGMENT_AGE_S = 60.0
 MAX_BUFFERED_ROWS = 10 * SEGMENT_ROWS  # while a slow disk is being written to
 _POLL_S = 1.0
