@@ -8,6 +8,7 @@ which linear layers are stored in which scheme. Tensors of quantised linears fol
 ``w4a16``  ``X.weight_packed`` int32 [out, in/8] (nibble k of word j is column 8j+k, lowest bits first, value + 8),
            ``X.weight_scale`` bfloat16 [out, in/group], for asymmetric ``X.weight_zero_point`` int32
            [out/8, in/group] (nibble k of word j is row 8j+k, value + 8), ``X.weight_shape`` int64 [2]
+``w4a8``   the tensors of ``w4a16``; activations int8 per token, dynamic
 ``bf16``   ``X.weight`` bfloat16 [out, in]
 """
 
@@ -21,7 +22,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 MANIFEST = "seatrial.json"
-Scheme = Literal["bf16", "w8a8", "w4a16"]
+Scheme = Literal["bf16", "w8a8", "w4a16", "w4a8"]
+GROUPED: frozenset[Scheme] = frozenset({"w4a16", "w4a8"})  # stored as packed 4-bit groups
 
 
 class ArtifactError(Exception):

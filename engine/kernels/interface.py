@@ -91,7 +91,17 @@ class Kernels(Protocol):
         ...
 
     def linear(self, x: Tensor, w: PackedLinear) -> Tensor:
-        """x [T, K] -> [T, N], in the compute dtype."""
+        """x [T, K] -> [T, N], in the compute dtype.
+
+        bf16, w4a16: sums in float32. w8a8, w4a8: x is rounded to int8 with one float32 scale a row (as in
+        ``write_kv``), sums of products of integers are exact, and what is left is float32 in this order, so that
+        every backend and machine gives the same bits: the bias, if there is one, is added last, with a rounding of
+        its own, and the whole then rounded to the compute dtype.
+
+        w8a8  (sum * row scale) * scale of the output
+        w4a8  s * row scale, where s goes through the groups of inputs in order, starting from 0:
+              s = fma(scale of the group, sum over the group of (q - zero) * x, s), rounded once
+        """
         ...
 
     def logits(self, x: Tensor, w: PackedLinear) -> Tensor:

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
-from engine.artifact import ArtifactError, LinearSpec, Manifest
+from engine.artifact import GROUPED, ArtifactError, LinearSpec, Manifest
 from engine.kernels.interface import Kernels, PackedLinear
 from engine.models.weights import TensorStore
 
@@ -16,6 +16,7 @@ SUFFIXES = {
     "bf16": ["weight"],
     "w8a8": ["weight", "weight_scale"],
     "w4a16": ["weight_packed", "weight_scale", "weight_shape"],
+    "w4a8": ["weight_packed", "weight_scale", "weight_shape"],
 }
 
 
@@ -86,7 +87,7 @@ class _Stored:
 
 
 def _pack(kernels: Kernels, store: TensorStore, spec: LinearSpec | None, found: list[_Stored]) -> list[PackedLinear]:
-    if len(found) > 1 and (spec is None or spec.scheme != "w4a16" or all(f.rows % 8 == 0 for f in found)):
+    if len(found) > 1 and (spec is None or spec.scheme not in GROUPED or all(f.rows % 8 == 0 for f in found)):
         found = [_joined(store, found)]
     packed = []
     for f in found:
@@ -120,7 +121,7 @@ def _read(
     store: TensorStore, spec: LinearSpec | None, module: str, bias: bool, size: tuple[int, int] | None
 ) -> _Stored:
     suffixes = list(SUFFIXES["bf16" if spec is None else spec.scheme])
-    if spec is not None and spec.scheme == "w4a16" and not spec.symmetric:
+    if spec is not None and spec.scheme in GROUPED and not spec.symmetric:
         suffixes.append("weight_zero_point")
     tensors = {suffix: store.get(f"{module}.{suffix}") for suffix in suffixes}
     packed = "weight_packed" in tensors

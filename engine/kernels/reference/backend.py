@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.artifact import LinearSpec
+from engine.artifact import GROUPED, LinearSpec
 from engine.kernels.interface import Activation, AttentionMeta, KvCache, PackedLinear
 from engine.kernels.reference import attention, packing
-from engine.kernels.reference.matmul import row_tile, tiled_linear
+from engine.kernels.reference.matmul import fused_multiply_add, row_tile, tiled_linear
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -36,7 +36,7 @@ class ReferenceKernels:
     def pack_linear(self, tensors: dict[str, Tensor], spec: LinearSpec | None, bias: Tensor | None) -> PackedLinear:
         scheme = packing.check_keys(tensors, spec)
         own_bias = None if bias is None else bias.to(self.dtype)
-        if scheme == "w4a16":
+        if scheme in GROUPED:
             assert spec is not None  # check_keys
             q, scale, zero = packing.unpack_w4a16(tensors, spec.group_size)
             n, k = q.shape
@@ -55,29 +55,27 @@ class ReferenceKernels:
         return PackedLinear(scheme, int(k), int(n), own, own_bias)
 
     def linear(self, x: Tensor, w: PackedLinear) -> Tensor:
-        if w.scheme == "w8a8":
-            return self._w8a8(x, w)
+        return self._product(x, w).to(self.dtype)
+
+    def logits(self, x: Tensor, w: PackedLinear) -> Tensor:
+        return self._product(x, w).float()
+
+    def _product(self, x: Tensor, w: PackedLinear) -> Tensor:
+        """float32 where x is rounded to integers, else the compute dtype."""
+        if w.scheme in INTEGER_SUMS:
+            q, scale = quantise_rows(x)
+            out = INTEGER_SUMS[w.scheme](q, scale, w.tensors)
+            return out if w.bias is None else out + w.bias.float()
         if w.scheme == "w4a16":
-            low = torch.stack([w.tensors["nibbles"] & 15, w.tensors["nibbles"] >> 4], dim=2).flatten(1)
-            weight = packing.dequantise_w4a16(low, w.tensors["scale"], w.tensors["zero"], self.dtype)
+            weight = packing.dequantise_w4a16(_codes(w.tensors), w.tensors["scale"], w.tensors["zero"], self.dtype)
         else:
             weight = w.tensors["weight"]
         tile = row_tile(w.in_features, w.out_features, self.dtype, self.threads)
         out = tiled_linear(x.contiguous(), weight, tile)
         return out if w.bias is None else out + w.bias
 
-    def logits(self, x: Tensor, w: PackedLinear) -> Tensor:
-        return self.linear(x, w).float()
-
     def embed(self, tokens: Tensor, w: PackedLinear) -> Tensor:
         return w.tensors["weight"][tokens]
-
-    def _w8a8(self, x: Tensor, w: PackedLinear) -> Tensor:
-        """int8 x int8 -> int32, exact; float32 scales of the token and of the output channel."""
-        q, scale = quantise_rows(x)
-        product = torch._int_mm(q, w.tensors["weight"].t()).float()  # [T, N]
-        out = product * scale * w.tensors["scale"]
-        return (out if w.bias is None else out + w.bias.float()).to(self.dtype)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         wide = x.float()
@@ -131,3 +129,27 @@ def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     scale = wide.abs().amax(-1, keepdim=True) / 127
     scale = scale.where(scale != 0, torch.ones_like(scale))
     return (wide / scale).round().clamp(-127, 127).nan_to_num(0).to(torch.int8), scale
+
+
+def _w8a8(x: Tensor, row_scale: Tensor, own: dict[str, Tensor]) -> Tensor:
+    """int8 x [T, K] x int8 -> int32, exact; float32 scales of the token and of the output channel."""
+    return torch._int_mm(x, own["weight"].t()).float() * row_scale * own["scale"]
+
+
+def _w4a8(x: Tensor, row_scale: Tensor, own: dict[str, Tensor]) -> Tensor:
+    """The same within each group of inputs; the sums of the groups, scaled, are added up in float32 in order."""
+    codes, scales, zeros = _codes(own).to(torch.int8), own["scale"].float(), own["zero"].to(torch.int8)
+    n, groups = scales.shape
+    centred = (codes.view(n, groups, -1) - zeros[..., None]).transpose(0, 1).contiguous()  # [groups, N, group]
+    total = torch.zeros(x.shape[0], n)
+    for g, part in enumerate(x.view(x.shape[0], groups, -1).transpose(0, 1).contiguous()):
+        total = fused_multiply_add(torch._int_mm(part, centred[g].t()).float(), scales[:, g], total)
+    return total * row_scale
+
+
+def _codes(own: dict[str, Tensor]) -> Tensor:
+    """uint8 [N, K] in 0 ... 15."""
+    return torch.stack([own["nibbles"] & 15, own["nibbles"] >> 4], dim=2).flatten(1)
+
+
+INTEGER_SUMS = {"w8a8": _w8a8, "w4a8": _w4a8}

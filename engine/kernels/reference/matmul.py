@@ -31,6 +31,22 @@ def tiled_linear(x: Tensor, weight: Tensor, tile: int) -> Tensor:
     return out
 
 
+def fused_multiply_add(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """a * b + c of float32 tensors, rounded once.
+
+    The product is exact in float64. Its sum with c is rounded to odd there: towards the neighbour whose last bit is 1
+    where it is not exact, which the second rounding, to 29 bits fewer, cannot tell from the true sum (Boldo and
+    Melquiond 2008, "Emulation of FMA and correctly rounded sums").
+    """
+    product, wide = a.double() * b.double(), c.double()
+    total = product + wide
+    seen = total - product
+    lost = (product - (total - seen)) + (wide - seen)  # exact (Knuth's two-sum); NaN where something is not finite
+    beyond = torch.nextafter(total, torch.where(lost > 0, torch.inf, -torch.inf).double())
+    even = (total.view(torch.int64) & 1) == 0
+    return torch.where((lost.abs() > 0) & even, beyond, total).float()
+
+
 @cache
 def row_tile(k: int, n: int, dtype: torch.dtype, threads: int) -> int:
     """The tile to use for products with a weight [n, k] on this machine with so many threads."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.artifact import ArtifactError, LinearSpec
+from engine.artifact import GROUPED, ArtifactError, LinearSpec
 
 KEYS = {
     "bf16": {"weight"},
     "w8a8": {"weight", "weight_scale"},
     "w4a16": {"weight_packed", "weight_scale", "weight_shape"},
+    "w4a8": {"weight_packed", "weight_scale", "weight_shape"},
 }
 
 
@@ -22,7 +23,7 @@ def check_keys(tensors: dict[str, Tensor], spec: LinearSpec | None) -> str:
     """
     scheme = "bf16" if spec is None else spec.scheme
     want = set(KEYS[scheme])
-    if spec is not None and scheme == "w4a16" and not spec.symmetric:
+    if spec is not None and scheme in GROUPED and not spec.symmetric:
         want.add("weight_zero_point")
     if tensors.keys() != want:
         raise ArtifactError(
