@@ -25,7 +25,7 @@ from engine.config import EngineConfig
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 SLICE_ROWS = 32  # rows of logits that are computed for a scored prompt, normalised, stacked for an argmax at once
-PANEL, PANEL_SLICE = 32, 128  # output columns and inner values that csrc/gemm.c has at hand at once
+PANEL, PANEL_SLICE = 32, 128  # output columns and inner values that csrc/products_float.c has at hand at once
 SLICE_COPIES = 3  # of a slice of prompt logits: themselves, their log-probabilities, the stored ones they are held to
 ROW_BYTES = 32  # for each token of the vocabulary while a row is drawn from or compared: four float64
 KV_SCALE_BYTES = {"int8": 4}  # of a token and KV head, for keys and for values; other dtypes have none
@@ -120,7 +120,7 @@ def activation_bytes(shape: ModelShape, config: EngineConfig, compute_dtype: str
     all_along = (
         config.max_model_len * angles
         + rows * (2 * angles + 3 * 8)  # of both halves; token ids, positions, slots
-        + rows * max(hidden, inner, q) * size  # the input of a product in row tiles (csrc/gemm.c); w8a8 needs half
+        + rows * max(hidden, inner, q) * size  # the input of a product in row tiles (csrc/products_float.c); w8a8 needs half
         + compute_threads(config) * (rows + PANEL_SLICE) * PANEL * 4  # sums of a panel, one slice of it (ibid.)
     )
     at_the_head = (

@@ -1,12 +1,14 @@
 """The C kernels behind the interface. Which products they take over is decided here, once, for all row counts:
 
-scheme  bfloat16 with AVX512_BF16       otherwise
-bf16    gemm.c, bf16 dot                gemm.c, float32 multiply-add on widened weights
-w4a16   gemm.c, bf16 dot                gemm.c, float32 multiply-add
-w8a8    gemm.c, int8 products summed in int32 (exact) and rescaled; rows.c quantises the activations
+scheme  bfloat16 with AVX512_BF16             otherwise
+bf16    products_float.c, bf16 dot            products_float.c, float32 multiply-add on widened weights
+w4a16   products_float.c, bf16 dot            products_float.c, float32 multiply-add
+w8a8    products_int.c: sums in int32 (exact), rescaled; rows.c quantises the activations
 """
 
 from __future__ import annotations
+
+import ctypes
 
 import torch
 from torch import Tensor
@@ -15,11 +17,10 @@ from engine.artifact import ArtifactError, LinearSpec
 from engine.kernels.cpu import compile as compiler
 from engine.kernels.cpu import panels
 from engine.kernels.cpu.library import Library, pointer
+from engine.kernels.cpu.products import GATES, W_BF16, W_F32, W_INT4, W_INT8, CpuLinear
 from engine.kernels.interface import Activation, AttentionMeta, KvCache, PackedLinear
 from engine.kernels.reference import packing
 
-W_BF16, W_F32, W_INT4 = 0, 1, 2  # as in csrc/gemm.c
-ACTIVATIONS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1}  # as in csrc/rows.c
 KV_KINDS, NO_WINDOW = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}, 0  # as in csrc/attention.c
 
 
@@ -37,12 +38,13 @@ class CpuKernels:
         self.dtype, self.threads, self.torch_threads = dtype, threads, 1
         self._bf16 = int(dtype == torch.bfloat16)
         self._c = Library(compiler.load(target=target), "_bf16" if self._bf16 else "_f32")
-        self._panel = int(self._c.gemm_panel())
-        self._dot = int(self._bf16 and self._c.gemm_has_dot())
+        self._panel = int(self._c.products_panel())
+        self._dot = int(self._bf16 and self._c.products_have_dot())
 
-    def pack_linear(self, tensors: dict[str, Tensor], spec: LinearSpec | None, bias: Tensor | None) -> PackedLinear:
+    def pack_linear(self, tensors: dict[str, Tensor], spec: LinearSpec | None, bias: Tensor | None) -> CpuLinear:
         scheme = packing.check_keys(tensors, spec)
-        own_bias = None if bias is None else bias.float()
+        own_bias = None if bias is None else bias.float().contiguous()
+        group = 0
         if scheme == "w4a16":
             assert spec is not None  # check_keys
             q, scale, zero = packing.unpack_w4a16(tensors, spec.group_size)
@@ -51,32 +53,28 @@ class CpuKernels:
                 raise ArtifactError(f"weight_scale is {scale.dtype}; expected {torch.bfloat16}")
             packed, scales, zeros = panels.pack_int4(q, scale, zero, self._panel)
             own = {"panels": packed, "scales": scales, "zeros": zeros}
+            kind, group = W_INT4, k // scale.shape[1]
         elif scheme == "w8a8":
             weight = packing.check_dtype(tensors, "weight", torch.int8)
             n, k = weight.shape
             scale = packing.check_dtype(tensors, "weight_scale", torch.float32, torch.bfloat16)
             packing.check_shape("weight_scale", scale, n, 1)
-            own = {
-                "panels": panels.pack_int8(weight, self._panel),
-                "scale": scale.float().view(-1).contiguous(),
-                "sums": weight.sum(1, dtype=torch.int32),
-            }
+            own = {"panels": panels.pack_int8(weight, self._panel), "scales": scale.float().view(-1).contiguous()}
+            kind = W_INT8
         else:
             weight = packing.check_dtype(tensors, "weight", torch.bfloat16, torch.float32, torch.float16)
             n, k = weight.shape
-            exact = weight.dtype == torch.bfloat16 or self._bf16
-            own = {
-                "panels": panels.pack_bf16(weight.to(torch.bfloat16), self._panel)
-                if exact
-                else panels.pack_float32(weight.float(), self._panel)
-            }
-        return PackedLinear(scheme, int(k), int(n), own, own_bias)
+            if weight.dtype == torch.bfloat16 or self._bf16:
+                kind, own = W_BF16, {"panels": panels.pack_bf16(weight.to(torch.bfloat16), self._panel)}
+            else:
+                kind, own = W_F32, {"panels": panels.pack_float32(weight.float(), self._panel)}
+        return CpuLinear(scheme, int(k), int(n), own, own_bias, kind=kind, group=group)
 
     def linear(self, x: Tensor, w: PackedLinear) -> Tensor:
-        return self._w8a8(x, w, self.dtype) if w.scheme == "w8a8" else self._gemm(x, w, self.dtype)
+        return self._product(x, w, self.dtype)
 
     def logits(self, x: Tensor, w: PackedLinear) -> Tensor:
-        return self._w8a8(x, w, torch.float32) if w.scheme == "w8a8" else self._gemm(x, w, torch.float32)
+        return self._product(x, w, torch.float32)
 
     def embed(self, tokens: Tensor, w: PackedLinear) -> Tensor:
         columns = w.tensors["panels"][tokens // self._panel, :, tokens % self._panel]  # [T, K or pairs]
@@ -84,59 +82,23 @@ class CpuKernels:
             columns = columns.view(torch.bfloat16)
         return columns[:, : w.in_features].to(self.dtype)
 
-    def _gemm(self, x: Tensor, w: PackedLinear, dtype: torch.dtype) -> Tensor:
+    def _product(self, x: Tensor, w: PackedLinear, dtype: torch.dtype) -> Tensor:
+        """x . w, and where w is of an integer kind with x quantised a row at a time."""
+        assert isinstance(w, CpuLinear)  # nothing else comes out of pack_linear
         x = x.contiguous()
-        own = w.tensors
-        out = torch.empty(x.shape[0], w.out_features, dtype=dtype)
-        group = 1
-        if w.scheme == "w4a16":
-            kind, group = W_INT4, w.in_features // own["scales"].shape[1]
+        rows, linear, bf16 = x.shape[0], ctypes.addressof(w.c), int(dtype == torch.bfloat16)
+        out = torch.empty(rows, w.out_features, dtype=dtype)
+        if w.integer:
+            q, scales = torch.empty(x.shape, dtype=torch.int8), torch.empty(rows)
+            self._c.quantise_rows(pointer(x), pointer(q), pointer(scales), rows, w.in_features, self.threads)
+            failed = self._c.product_int(
+                linear, pointer(q), pointer(scales), pointer(out), bf16, GATES[None], rows, self.threads
+            )
         else:
-            kind = W_BF16 if own["panels"].dtype == torch.int32 else W_F32
-        dot = int(self._dot and kind != W_F32)
-        failed = self._c.gemm(
-            pointer(x),
-            self._bf16,
-            pointer(out),
-            int(dtype == torch.bfloat16),
-            pointer(own["panels"]),
-            pointer(own.get("scales")),
-            pointer(own.get("zeros")),
-            pointer(w.bias),
-            x.shape[0],
-            w.in_features,
-            w.out_features,
-            group,
-            kind,
-            dot,
-            self._bf16,
-            self.threads,
-        )
-        if failed:
-            raise MemoryError(f"no memory for the buffers of a product of {x.shape[0]} rows")
-        return out
-
-    def _w8a8(self, x: Tensor, w: PackedLinear, dtype: torch.dtype) -> Tensor:
-        x = x.contiguous()
-        rows, k, n = x.shape[0], w.in_features, w.out_features
-        q, scales = torch.empty(x.shape, dtype=torch.int8), torch.empty(rows)
-        self._c.quantise_rows(pointer(x), pointer(q), pointer(scales), rows, k, self.threads)
-        out = torch.empty(rows, n, dtype=dtype)
-        own = w.tensors
-        failed = self._c.gemm_int8(
-            pointer(q),
-            pointer(scales),
-            pointer(out),
-            int(dtype == torch.bfloat16),
-            pointer(own["panels"]),
-            pointer(own["scale"]),
-            pointer(own["sums"]),
-            pointer(w.bias),
-            rows,
-            k,
-            n,
-            self.threads,
-        )
+            dot = int(self._dot and w.kind != W_F32)
+            failed = self._c.product_float(
+                linear, pointer(x), self._bf16, pointer(out), bf16, dot, self._bf16, GATES[None], rows, self.threads
+            )
         if failed:
             raise MemoryError(f"no memory for the buffers of a product of {rows} rows")
         return out
@@ -248,7 +210,7 @@ class CpuKernels:
         gate_up = gate_up.contiguous()
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = torch.empty(rows, width, dtype=self.dtype)
-        self._c.gated_mul(pointer(gate_up), pointer(out), rows, width, ACTIVATIONS[activation], self.threads)
+        self._c.gated_mul(pointer(gate_up), pointer(out), rows, width, GATES[activation], self.threads)
         return out
 
 

@@ -17,10 +17,10 @@ SIGNATURES: dict[str, tuple[list[Any], Any]] = {
     "quantise_rows_": ([P, P, P, L, L, I], None),
     "write_kv": ([P, L, P, L, I, P, P, P, P, I, P, L, L, L, L, I], None),
     "paged_attention": ([P, I, P, P, P, P, P, I, P, P, P, L, L, L, L, L, L, L, F, I], I),
-    "gemm": ([P, I, P, I, P, P, P, P, L, L, L, L, I, I, I, I], I),
-    "gemm_int8": ([P, P, P, I, P, P, P, P, L, L, L, I], I),
-    "gemm_panel": ([], I),
-    "gemm_has_dot": ([], I),
+    "product_int": ([P, P, P, P, I, I, L, I], I),
+    "product_float": ([P, P, I, P, I, I, I, I, L, I], I),
+    "products_panel": ([], I),
+    "products_have_dot": ([], I),
 }
 
 

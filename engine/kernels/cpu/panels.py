@@ -1,4 +1,4 @@
-"""Weights to the panel layouts that csrc/gemm.c reads."""
+"""Weights to the panel layouts of csrc/products.h."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ def pack_int8(weight: Tensor, panel: int) -> Tensor:
 
 
 def pack_int4(q: Tensor, scale: Tensor, zero: Tensor, panel: int) -> tuple[Tensor, Tensor, Tensor]:
-    """q uint8 [N, K], scale bf16 and zero uint8 [N, K/group] -> int32 words of eight nibbles [panels, K/8, panel],
-    scales and zero points [panels, K/group, panel]."""
-    pairs = q[:, 0::2] | (q[:, 1::2] << 4)  # a byte holds an even k in its low nibble; four bytes make a word
-    words = pairs.contiguous().view(torch.int32)
+    """q uint8 [N, K], scale bf16 and zero uint8 [N, K/group] -> int32 words of eight nibbles [panels, K/8, panel]: byte
+    b holds k = b of the eight in its low half and k = 4 + b in its high half; scales and zero points
+    [panels, K/group, panel]."""
+    eights = q.view(q.shape[0], -1, 2, 4)
+    words = (eights[:, :, 0] | (eights[:, :, 1] << 4)).flatten(1).view(torch.int32)
     return _by_panel(words, panel), _by_panel(scale, panel), _by_panel(zero, panel)

@@ -1,4 +1,5 @@
 /* Norm, rope, activation and int8 quantisation for float32 and bfloat16. */
+#include "activation.h"
 #include "common.h"
 #include "pool.h"
 
@@ -19,15 +20,6 @@ typedef struct {
         Each each = {&(p), (rows)};                                                    \
         pool_run(items, &each, ((rows) + ROWS_AN_ITEM - 1) / ROWS_AN_ITEM, threads);   \
     } while (0)
-
-enum { SILU, GELU_TANH };
-
-/* x sigmoid(z): z = x is SiLU; z = 2 sqrt(2 / pi) (x + 0.044715 x^3) is GELU in its tanh form, as
-   (1 + tanh(z / 2)) / 2 = sigmoid(z). */
-INLINE v16 activate16(v16 x, int activation) {
-    v16 z = activation == SILU ? x : splat(1.5957691216057308f) * (x + splat(0.044715f) * (x * x * x));
-    return x / (splat(1.0f) + exp16(-z));
-}
 
 #define T float
 #define NAME(x) x##_f32

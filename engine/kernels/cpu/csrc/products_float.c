@@ -1,0 +1,278 @@
+/* Products of bfloat16 or float32 activations with bfloat16, float32 or 4-bit weights.
+
+   Every output element is one chain of fused multiply-adds over k in order. A panel is worked through in slices of SLICE
+   values of k: the slice is brought to the form the inner loop wants once, in the first-level cache, then met by all
+   row tiles.
+
+   Inner loops:
+     float      one multiply-add a step; bf16 weights are widened (exact)
+     bf16 dot   AVX512_BF16 only: pairs of k at once (VDPBF16PS), float32 accumulators */
+#include "pool.h"
+#include "tiles.h"
+
+#include <stdatomic.h>
+
+#if defined(__AVX512BF16__) && defined(__AVX512F__) && defined(__AVX512BW__)
+#include <immintrin.h>
+#define HAVE_DOT 1
+#else
+#define HAVE_DOT 0
+#endif
+
+#define SLICE 128
+
+enum { LOOP_FLOAT, LOOP_DOT };
+
+API int products_panel(void) { return PANEL; }
+API int products_have_dot(void) { return HAVE_DOT; }
+
+INLINE vf vround_bf16(vf x) {
+    vu u = (vu)x;
+    return (vf)((u + 0x7fff + ((u >> 16) & 1)) & 0xffff0000u);
+}
+
+/* c [rows][PANEL] += a [k][rows] . b [k][PANEL] */
+INLINE void tile_float(int rows, long k, const float *a, const float *b, float *c) {
+    vf acc[TALL][2];
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < 2; v++) acc[r][v] = *(const vfu *)(c + r * PANEL + v * VL);
+    for (long i = 0; i < k; i++) {
+        vf b0 = *(const vfu *)(b + i * PANEL), b1 = *(const vfu *)(b + i * PANEL + VL);
+#pragma GCC unroll 12
+        for (int r = 0; r < rows; r++) {
+            vf x = vsplat(a[i * rows + r]);
+            acc[r][0] += x * b0;
+            acc[r][1] += x * b1;
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < 2; v++) *(vfu *)(c + r * PANEL + v * VL) = acc[r][v];
+}
+
+#if HAVE_DOT
+/* The same over pairs: a uint32 [pairs][rows], b uint32 [pairs][PANEL]. */
+INLINE void tile_dot(int rows, long pairs, const uint32_t *a, const uint32_t *b, float *c) {
+    __m512 acc[TALL][2];
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < 2; v++) acc[r][v] = _mm512_loadu_ps(c + r * PANEL + v * VL);
+    for (long i = 0; i < pairs; i++) {
+        __m512bh b0 = (__m512bh)_mm512_loadu_si512(b + i * PANEL), b1 = (__m512bh)_mm512_loadu_si512(b + i * PANEL + VL);
+#pragma GCC unroll 12
+        for (int r = 0; r < rows; r++) {
+            __m512bh x = (__m512bh)_mm512_set1_epi32((int)a[i * rows + r]);
+            acc[r][0] = _mm512_dpbf16_ps(acc[r][0], x, b0);
+            acc[r][1] = _mm512_dpbf16_ps(acc[r][1], x, b1);
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < 2; v++) _mm512_storeu_ps(c + r * PANEL + v * VL, acc[r][v]);
+}
+#endif
+
+static void run_tile_float(long rows, long k, const float *a, const float *b, float *c) {
+    switch (rows) {
+        case 1: tile_float(1, k, a, b, c); break;
+        case 2: tile_float(2, k, a, b, c); break;
+        case 4: tile_float(4, k, a, b, c); break;
+#if TALL > 8
+        case 8: tile_float(8, k, a, b, c); break;
+#endif
+        default: tile_float(TALL, k, a, b, c); break;
+    }
+}
+
+#if HAVE_DOT
+static void run_tile_dot(long rows, long pairs, const uint32_t *a, const uint32_t *b, float *c) {
+    switch (rows) {
+        case 1: tile_dot(1, pairs, a, b, c); break;
+        case 2: tile_dot(2, pairs, a, b, c); break;
+        case 4: tile_dot(4, pairs, a, b, c); break;
+        case 8: tile_dot(8, pairs, a, b, c); break;
+        default: tile_dot(TALL, pairs, a, b, c); break;
+    }
+}
+#endif
+
+/* Scale and -zero * scale of the group that k lies in, for one panel. Both are exact in float32. */
+INLINE void group_scales(const Linear *w, long panel, long k, vf scale[2], vf shift[2]) {
+    long at = (panel * (w->k / w->group) + k / w->group) * PANEL;
+    for (int v = 0; v < 2; v++) {
+        scale[v] = (vf)(__builtin_convertvector(*(const vh *)((const uint16_t *)w->scales + at + v * VL), vu) << 16);
+        vh zeros = __builtin_convertvector(*(const vb *)(w->zeros + at + v * VL), vh); /* by way of 16 bits; see load_int8 */
+        shift[v] = -__builtin_convertvector(__builtin_convertvector(zeros, vi), vf) * scale[v];
+    }
+}
+
+/* Value j of every word. */
+INLINE vf unpack_int4(vu words, int j, vf scale, vf shift) {
+    return __builtin_convertvector((vi)((words >> NIBBLE(j)) & 15), vf) * scale + shift;
+}
+
+/* Slice k0 ... k0 + count - 1 of a panel as floats [count][PANEL]; the weights themselves where they are that already. */
+static const float *slice_float(const Linear *w, long panel, long k0, long count, int round, float *out) {
+    if (w->kind == W_F32) return (const float *)w->panels + (panel * w->k + k0) * PANEL;
+    if (w->kind == W_BF16) {
+        const uint32_t *pairs = (const uint32_t *)w->panels + (panel * ((w->k + 1) / 2) + k0 / 2) * PANEL;
+        for (long i = 0; i < (count + 1) / 2; i++)
+            for (int v = 0; v < 2; v++) {
+                vu u = *(const vuu *)(pairs + i * PANEL + v * VL);
+                *(vfu *)(out + 2 * i * PANEL + v * VL) = (vf)(u << 16);
+                *(vfu *)(out + (2 * i + 1) * PANEL + v * VL) = (vf)(u & 0xffff0000u);
+            }
+        return out;
+    }
+    const uint32_t *words = (const uint32_t *)w->panels + (panel * w->k + k0) / 8 * PANEL;
+    for (long i = 0; i < count;) {
+        long stop = MIN(count, ((k0 + i) / w->group + 1) * w->group - k0);
+        vf scale[2], shift[2];
+        group_scales(w, panel, k0 + i, scale, shift);
+        for (; i < stop; i += 8)
+            for (int v = 0; v < 2; v++) {
+                vu word = *(const vuu *)(words + i / 8 * PANEL + v * VL);
+#pragma GCC unroll 8
+                for (int j = 0; j < 8; j++) {
+                    vf x = unpack_int4(word, j, scale[v], shift[v]);
+                    *(vfu *)(out + (i + j) * PANEL + v * VL) = round ? vround_bf16(x) : x;
+                }
+            }
+    }
+    return out;
+}
+
+#if HAVE_DOT
+/* The same as pairs [count/2][PANEL], rounded to bf16. */
+static const uint32_t *slice_dot(const Linear *w, long panel, long k0, long count, uint32_t *out) {
+    if (w->kind == W_BF16) return (const uint32_t *)w->panels + (panel * ((w->k + 1) / 2) + k0 / 2) * PANEL;
+    const uint32_t *words = (const uint32_t *)w->panels + (panel * w->k + k0) / 8 * PANEL;
+    const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                                                21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    for (long i = 0; i < count;) {
+        long stop = MIN(count, ((k0 + i) / w->group + 1) * w->group - k0);
+        vf scale[2], shift[2];
+        group_scales(w, panel, k0 + i, scale, shift);
+        for (; i < stop; i += 8)
+            for (int v = 0; v < 2; v++) {
+                vu word = *(const vuu *)(words + i / 8 * PANEL + v * VL);
+#pragma GCC unroll 4
+                for (int j = 0; j < 8; j += 2) {
+                    vf even = unpack_int4(word, j, scale[v], shift[v]);
+                    vf odd = unpack_int4(word, j + 1, scale[v], shift[v]);
+                    __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even);
+                    _mm512_storeu_si512(out + (i + j) / 2 * PANEL + v * VL, _mm512_permutexvar_epi16(interleave, both));
+                }
+            }
+    }
+    return out;
+}
+#endif
+
+typedef struct {
+    const Linear *w;
+    const void *x;
+    void *y, *a; /* a: x in row tiles */
+    long m, steps; /* steps: of the inner loop over all of k */
+    int x_bf16, y_bf16, loop, round, gate;
+    atomic_int failed;
+} Product;
+
+/* Values of x in one step of the inner loop: a float, a pair of bf16. */
+static const int VALUES_A_STEP[] = {1, 2};
+
+/* Step i of a row of x, as the inner loop wants it. pack_tile calls it with p->loop known, so its branches fold. */
+INLINE uint32_t step_of(const Product *p, long row, long i) {
+    long k = p->w->k;
+    if (p->loop == LOOP_DOT) {
+        const uint16_t *in = (const uint16_t *)p->x + row * k + 2 * i;
+        return in[0] | (2 * i + 1 < k ? (uint32_t)in[1] << 16 : 0);
+    }
+    if (p->x_bf16) return (uint32_t)((const uint16_t *)p->x)[row * k + i] << 16;
+    return ((const uint32_t *)p->x)[row * k + i];
+}
+
+INLINE void pack_as(const Product *p, long r0, long rows) {
+    uint32_t *o = (uint32_t *)p->a + r0 * p->steps;
+    long real = MIN(rows, p->m - r0);
+    for (long i = 0; i < p->steps; i++, o += rows) {
+        for (long r = 0; r < real; r++) o[r] = step_of(p, r0 + r, i);
+        for (long r = real; r < rows; r++) o[r] = 0;
+    }
+}
+
+/* One row tile of x to [steps][rows], rows padded with zeros. The tile of row r begins at element r * steps. */
+static void pack_tile(void *context, long tile) {
+    Product p = *(const Product *)context;
+    long rows = tile_rows(p.m - tile * TALL);
+    if (p.loop == LOOP_DOT)
+        p.loop = LOOP_DOT, pack_as(&p, tile * TALL, rows);
+    else
+        p.loop = LOOP_FLOAT, pack_as(&p, tile * TALL, rows);
+}
+
+/* All row tiles against one slice. */
+static void run_slice(const Product *p, long panel, long k0, long part, float *c, float *slice) {
+    int values = VALUES_A_STEP[p->loop];
+    long steps = (part + values - 1) / values, done = k0 / values;
+    const void *b = slice;
+    if (p->loop == LOOP_FLOAT) b = slice_float(p->w, panel, k0, part, p->round, slice);
+#if HAVE_DOT
+    if (p->loop == LOOP_DOT) b = slice_dot(p->w, panel, k0, part, (uint32_t *)slice);
+#endif
+    for (long r = 0; r < p->m; r += TALL) {
+        long rows = tile_rows(p->m - r);
+        const uint32_t *a = (const uint32_t *)p->a + r * p->steps + done * rows;
+        if (p->loop == LOOP_FLOAT) run_tile_float(rows, steps, (const float *)a, b, c + r * PANEL);
+#if HAVE_DOT
+        if (p->loop == LOOP_DOT) run_tile_dot(rows, steps, a, b, c + r * PANEL);
+#endif
+    }
+}
+
+/* The sums of one panel, with its bias, to c [m][PANEL]. */
+static void sum_panel(const Product *p, long panel, float *c, float *slice) {
+    long n = p->w->n, first = panel * PANEL;
+    memset(c, 0, sizeof(float) * p->m * PANEL);
+    for (long k0 = 0; k0 < p->w->k; k0 += SLICE) run_slice(p, panel, k0, MIN(SLICE, p->w->k - k0), c, slice);
+    if (!p->w->bias) return;
+    float bias[PANEL] = {0};
+    memcpy(bias, p->w->bias + first, sizeof(float) * MIN(PANEL, n - first));
+    for (long r = 0; r < p->m; r++)
+        for (int v = 0; v < 2; v++) *(vfu *)(c + r * PANEL + v * VL) += *(const vfu *)(bias + v * VL);
+}
+
+/* One panel, or with a gate one of each half of the columns. */
+static void run_panel(void *context, long panel) {
+    Product *p = context;
+    long n = p->w->n, size = (p->m + TALL - 1) / TALL * TALL * PANEL;
+    float *c = pool_scratch(sizeof(float) * (2 * size + SLICE * PANEL)), *slice = c + 2 * size;
+    if (!c) {
+        atomic_store(&p->failed, 1);
+        return;
+    }
+    sum_panel(p, panel, c, slice);
+    if (p->gate != NO_GATE) {
+        n /= 2;
+        sum_panel(p, panel + n / PANEL, c + size, slice);
+        for (long r = 0; r < p->m; r++)
+            gate_row(c + r * PANEL, c + size + r * PANEL, p->y_bf16, p->gate, c + r * PANEL);
+    }
+    long first = panel * PANEL, width = MIN(PANEL, n - first);
+    for (long r = 0; r < p->m; r++) store_row(c + r * PANEL, p->y, p->y_bf16, n, r, first, width);
+}
+
+API int product_float(const Linear *w, const void *x, int x_bf16, void *y, int y_bf16, int dot, int round, int gate, long m,
+                  int threads) {
+    Product p = {.w = w, .x = x, .y = y, .m = m, .x_bf16 = x_bf16, .y_bf16 = y_bf16,
+                 .loop = dot ? LOOP_DOT : LOOP_FLOAT, .round = round, .gate = gate};
+    long padded = (m + TALL - 1) / TALL * TALL, plain = gate != NO_GATE && !gate_by_panel(w);
+    p.steps = (w->k + VALUES_A_STEP[p.loop] - 1) / VALUES_A_STEP[p.loop];
+    static __thread Buffer packed, whole; /* of the calling thread; pool_scratch is taken by the items */
+    if (!(p.a = buffer_of(&packed, sizeof(uint32_t) * padded * p.steps))) return 1;
+    if (plain) {
+        if (!(p.y = buffer_of(&whole, sizeof(float) * m * w->n))) return 1;
+        p.gate = NO_GATE;
+    }
+    pool_run(pack_tile, &p, padded / TALL, threads);
+    pool_run(run_panel, &p, (w->n + PANEL - 1) / PANEL / (p.gate == NO_GATE ? 1 : 2), threads);
+    if (plain) gate_rows(p.y, y, y_bf16, m, w->n, gate, threads);
+    return atomic_load(&p.failed);
+}
