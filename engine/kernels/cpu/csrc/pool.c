@@ -7,8 +7,15 @@
 
    Items are claimed one at a time, so the order and the thread of an item vary; kernels may not depend on either.
 
-       caller   publish job -> work -> close job -> wait until active == 0
-       helper   see generation change -> join (active++) if open -> work -> active--                             */
+       caller   fill in the job -> left = count -> work -> wait until unfinished == 0
+       helper   see left > 0 -> work
+
+       work     claim items (left--) and run them until none is left; then take their number off unfinished
+
+   There is no lock on this path. A job stays as it is until unfinished is 0, and whoever has claimed an item has not
+   yet taken it off: what is read after a claim is the job that the item belongs to, even by a helper that was delayed
+   since it looked at `left`. Locks are for those that sleep, whom the other side wakes if it sees that they do: each
+   announces itself before it looks once more for what it waits for, each other side acts before it looks for sleepers. */
 #include "pool.h"
 
 #include <pthread.h>
@@ -17,18 +24,21 @@
 #include <time.h>
 
 #define SPIN_NS 50000
+#define CALLER_PAUSES 1000 /* of the caller, before it sleeps until its helpers are done */
 #define MAX_HELPERS 255
+#define OWN_LINE __attribute__((aligned(128))) /* written by several threads: nothing else is on its cache lines */
 
-static pthread_mutex_t in_use = PTHREAD_MUTEX_INITIALIZER; /* held for the length of a job */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;   /* guards everything below that is not atomic */
-static pthread_cond_t wake = PTHREAD_COND_INITIALIZER, idle = PTHREAD_COND_INITIALIZER;
-static atomic_ulong generation;
-static atomic_long next_item;
-static atomic_int active; /* helpers inside the job; changed under the lock, read anywhere */
+static OWN_LINE atomic_long left;       /* items of the job that nobody has claimed */
+static OWN_LINE atomic_long unfinished; /* items of the job whose end has not been reported */
+static OWN_LINE atomic_int sleepers;    /* helpers that sleep or are about to */
+static atomic_int caller_sleeps, places; /* helpers 0 ... places - 1 take part */
+static OWN_LINE atomic_flag in_use = ATOMIC_FLAG_INIT; /* from here on: changed by the thread that has set this one */
 static void (*job)(void *, long);
 static void *job_context;
-static long job_count;
-static int places, sleeping, helpers; /* helpers that may still join; asleep; started */
+static long job_count, helpers; /* helpers: started */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* held by those that fall asleep or wake others */
+static pthread_cond_t wake = PTHREAD_COND_INITIALIZER, idle = PTHREAD_COND_INITIALIZER;
 
 static void pause_cpu(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -44,85 +54,103 @@ static long now_ns(void) {
     return t.tv_sec * 1000000000L + t.tv_nsec;
 }
 
-static void work(void) {
+static long claim(void) {
+    long seen = atomic_load_explicit(&left, memory_order_relaxed);
+    while (seen > 0)
+        if (atomic_compare_exchange_weak(&left, &seen, seen - 1)) return seen;
+    return 0;
+}
+
+/* Returns whether the job ended with it. */
+static int work(void) {
+    long place = claim(), done = 0;
+    if (!place) return 0;
     void (*run)(void *, long) = job;
     void *context = job_context;
     long count = job_count;
-    for (long i; (i = atomic_fetch_add(&next_item, 1)) < count;) run(context, i);
+    for (; place; place = claim(), done++) run(context, count - place);
+    return atomic_fetch_sub(&unfinished, done) == done;
 }
 
-static void *help(void *unused) {
-    (void)unused;
-    unsigned long seen = 0;
+static void wake_all(pthread_cond_t *condition) {
+    pthread_mutex_lock(&lock);
+    pthread_cond_broadcast(condition);
+    pthread_mutex_unlock(&lock);
+}
+
+static int wanted(long helper) { return atomic_load(&left) > 0 && helper < atomic_load(&places); }
+
+static void *help(void *number) {
+    long helper = (long)number;
     for (;;) {
-        for (long end = now_ns() + SPIN_NS; atomic_load(&generation) == seen && now_ns() < end;)
-            for (int i = 0; i < 32 && atomic_load(&generation) == seen; i++) pause_cpu();
-        pthread_mutex_lock(&lock);
-        while (atomic_load(&generation) == seen) {
-            sleeping++;
-            pthread_cond_wait(&wake, &lock);
-            sleeping--;
-        }
-        seen = atomic_load(&generation);
-        if (places > 0 && atomic_load(&next_item) < job_count) {
-            places--;
-            atomic_fetch_add(&active, 1);
-            pthread_mutex_unlock(&lock);
-            work();
+        for (long end = now_ns() + SPIN_NS; !wanted(helper) && now_ns() < end;)
+            for (int i = 0; i < 32 && !wanted(helper); i++) pause_cpu();
+        if (!wanted(helper)) {
             pthread_mutex_lock(&lock);
-            if (atomic_fetch_sub(&active, 1) == 1) pthread_cond_signal(&idle);
+            atomic_fetch_add(&sleepers, 1);
+            while (!wanted(helper)) pthread_cond_wait(&wake, &lock);
+            atomic_fetch_sub(&sleepers, 1);
+            pthread_mutex_unlock(&lock);
         }
-        pthread_mutex_unlock(&lock);
+        if (work() && atomic_load(&caller_sleeps)) wake_all(&idle);
     }
     return NULL;
 }
 
 /* A forked child has no helpers; it starts its own. */
 static void forget(void) {
-    pthread_mutex_init(&in_use, NULL);
     pthread_mutex_init(&lock, NULL);
     pthread_cond_init(&wake, NULL);
     pthread_cond_init(&idle, NULL);
-    atomic_store(&active, 0);
-    places = sleeping = helpers = 0;
+    atomic_store(&left, 0);
+    atomic_store(&unfinished, 0);
+    atomic_store(&sleepers, 0);
+    atomic_store(&caller_sleeps, 0);
+    helpers = 0;
+    atomic_flag_clear(&in_use);
 }
 
-/* Under the lock. Where a thread cannot be started, fewer help. */
-static void start_helpers(int wanted) {
+/* Where a thread cannot be started, fewer help. */
+static void start_helpers(long count) {
     if (helpers == 0) {
         static int registered;
         if (!registered) registered = pthread_atfork(NULL, NULL, forget) == 0;
     }
-    while (helpers < wanted && helpers < MAX_HELPERS) {
+    while (helpers < count && helpers < MAX_HELPERS) {
         pthread_t thread;
-        if (pthread_create(&thread, NULL, help, NULL) != 0) return;
+        if (pthread_create(&thread, NULL, help, (void *)helpers) != 0) return;
         pthread_detach(thread);
         helpers++;
     }
 }
 
+/* Helpers may still hold items: looks for their end for a moment, then sleeps. */
+static void await_helpers(void) {
+    for (int i = 0; i < CALLER_PAUSES; i++) {
+        if (!atomic_load(&unfinished)) return;
+        pause_cpu();
+    }
+    pthread_mutex_lock(&lock);
+    atomic_store(&caller_sleeps, 1);
+    while (atomic_load(&unfinished)) pthread_cond_wait(&idle, &lock);
+    atomic_store(&caller_sleeps, 0);
+    pthread_mutex_unlock(&lock);
+}
+
 void pool_run(void (*run)(void *, long), void *context, long count, int threads) {
     /* Someone else's job is running (another Python thread): do this one alone. */
-    if (threads <= 1 || count <= 1 || pthread_mutex_trylock(&in_use) != 0) {
+    if (threads <= 1 || count <= 1 || atomic_flag_test_and_set(&in_use)) {
         for (long i = 0; i < count; i++) run(context, i);
         return;
     }
-    int wanted = threads - 1 < count - 1 ? threads - 1 : (int)(count - 1);
-    pthread_mutex_lock(&lock);
-    start_helpers(threads - 1);
+    if (helpers < threads - 1) start_helpers(threads - 1);
     job = run, job_context = context, job_count = count;
-    atomic_store(&next_item, 0);
-    places = wanted;
-    atomic_fetch_add(&generation, 1);
-    if (sleeping) pthread_cond_broadcast(&wake);
-    pthread_mutex_unlock(&lock);
-    work();
-    for (int i = 0; i < 1000 && atomic_load(&active); i++) pause_cpu();
-    pthread_mutex_lock(&lock);
-    places = 0; /* nobody joins a finished job */
-    while (atomic_load(&active)) pthread_cond_wait(&idle, &lock);
-    pthread_mutex_unlock(&lock);
-    pthread_mutex_unlock(&in_use);
+    atomic_store(&places, threads - 1);
+    atomic_store(&unfinished, count);
+    atomic_store(&left, count);
+    if (atomic_load(&sleepers)) wake_all(&wake);
+    if (!work()) await_helpers();
+    atomic_flag_clear(&in_use);
 }
 
 /* Kept for the life of the thread: kernels run on the step loop and the helpers, which live as long as the process. */
