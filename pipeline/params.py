@@ -64,14 +64,15 @@ class Params(_Strict):
         return self
 
     def recipe_of(self, tier: str) -> dict[str, Any]:
-        """The quantisation entry of a tier.
+        """The quantisation entry of a tier: one that a trial runs, or one that is only described.
 
         Raises:
             SeatrialError: there is no such tier.
         """
-        if tier not in self.tiers:
+        if tier not in self.quantization:
             raise SeatrialError(
-                f"unknown tier {tier!r}; {PARAMS} has {', '.join(self.tiers)}. Add it to `tiers` and `quantization`"
+                f"unknown tier {tier!r}; {PARAMS} has {', '.join(self.quantization)}. Add it to `quantization`, and to "
+                "`tiers` if a trial is to run it"
             )
         return self.quantization[tier]
 

@@ -15,6 +15,8 @@ from engine.artifact import LinearSpec
 from pipeline.errors import SeatrialError
 
 NIBBLES = 8  # 4-bit values in an int32 word
+HEAD = "lm_head"
+FORMATS = {"w8a8": "int-quantized", "w4a16": "pack-quantized", "w4a8": "pack-quantized"}  # of compressed-tensors
 
 
 def quantise_w8a8(weight: Tensor) -> dict[str, Tensor]:
@@ -25,7 +27,7 @@ def quantise_w8a8(weight: Tensor) -> dict[str, Tensor]:
 
 
 def quantise_w4a16(weight: Tensor, group_size: int, symmetric: bool, clip: Tensor | None = None) -> dict[str, Tensor]:
-    """[out, in] -> the packed tensors of ``w4a16``.
+    """[out, in] -> the packed tensors of ``w4a16`` and ``w4a8``.
 
     ``clip`` [out, in/group_size], at most 1, shrinks the range of each group; what lies outside saturates.
     """
@@ -134,12 +136,29 @@ def check_groups(name: str, shape: tuple[int, ...], group_size: int, symmetric: 
 def compressed_tensors_config(specs: list[LinearSpec]) -> dict[str, Any] | None:
     """``quantization_config`` of config.json, by which vLLM, SGLang and transformers load the same files.
 
-    Fields: compressed-tensors, ``QuantizationConfig``.
+    Fields: compressed-tensors, ``QuantizationConfig``. A recipe treats all linears of the layers alike; the head may
+    have a spec of its own. A group says its format where the format of the whole does not: of several, or where
+    4 bits beside 8-bit activations would be taken for one value a byte.
     """
-    quantised = [s for s in specs if s.scheme != "bf16"]
+    quantised = sorted(
+        (s for s in specs if s.scheme != "bf16"), key=lambda s: s.pattern != HEAD
+    )  # the first match counts
     if not quantised:
         return None
-    (spec,) = quantised  # every recipe here treats all linears of the layers alike
+    formats = {FORMATS[s.scheme] for s in quantised}
+    told = len(formats) > 1 or any(s.scheme == "w4a8" for s in quantised)
+    groups = [_group(s) | ({"format": FORMATS[s.scheme]} if told else {}) for s in quantised]
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "mixed-precision" if len(formats) > 1 else formats.pop(),
+        "quantization_status": "compressed",
+        "config_groups": {f"group_{i}": group for i, group in enumerate(groups)},
+        "ignore": [] if any(s.pattern == HEAD for s in quantised) else [HEAD],
+        "kv_cache_scheme": None,
+    }
+
+
+def _group(spec: LinearSpec) -> dict[str, Any]:
     int8 = spec.scheme == "w8a8"
     weights = {
         "num_bits": 8 if int8 else 4,
@@ -150,17 +169,9 @@ def compressed_tensors_config(specs: list[LinearSpec]) -> dict[str, Any] | None:
         "dynamic": False,
     }
     activations = {"num_bits": 8, "type": "int", "strategy": "token", "symmetric": True, "dynamic": True}
-    group = {
-        "targets": ["Linear"],
-        "weights": weights,
-        "input_activations": activations if int8 else None,
-        "output_activations": None,
-    }
     return {
-        "quant_method": "compressed-tensors",
-        "format": "int-quantized" if int8 else "pack-quantized",
-        "quantization_status": "compressed",
-        "config_groups": {"group_0": group},
-        "ignore": ["lm_head"],
-        "kv_cache_scheme": None,
+        "targets": [HEAD if spec.pattern == HEAD else "Linear"],
+        "weights": weights,
+        "input_activations": None if spec.scheme == "w4a16" else activations,
+        "output_activations": None,
     }

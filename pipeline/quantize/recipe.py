@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
@@ -25,11 +25,22 @@ class RecipeParams(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class GroupParams(RecipeParams):
+class QuantisedParams(RecipeParams):
+    """Of every recipe but the reference."""
+
+    head: Literal["bf16", "int8"] = Field(
+        "bf16", description="int8: the output head in 8 bits, apart from the embedding (pipeline.quantize.head)"
+    )
+
+
+class GroupParams(QuantisedParams):
     """Of the 4-bit recipes."""
 
     group_size: int = Field(64, ge=8, le=1024, multiple_of=8, description="inputs that share a scale")
     symmetric: bool = Field(False, description="false: a zero point a group beside the scale")
+    activations: Literal["bf16", "int8"] = Field(
+        "bf16", description="what the weights meet: activations as they are (w4a16) or of 8 bits per token (w4a8)"
+    )
 
 
 P = TypeVar("P", bound=RecipeParams)

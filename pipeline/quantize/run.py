@@ -11,7 +11,8 @@ from engine.artifact import Manifest, list_files, read_manifest, write_manifest
 from pipeline.files import atomic_dir
 from pipeline.provenance import digest_of, engine_source_digest
 from pipeline.quantize.formats import compressed_tensors_config
-from pipeline.quantize.recipe import Job
+from pipeline.quantize.head import SPEC, with_int8_head
+from pipeline.quantize.recipe import Job, QuantisedParams
 from pipeline.quantize.registry import parse_entry
 from pipeline.quantize.threads import one_thread_each
 from pipeline.stage import Stage
@@ -35,16 +36,20 @@ def quantise(tier: str, entry: dict[str, Any], base: Path, final: Path, work: Pa
     mine = work / digest_of(["quantize", *inputs, engine_source_digest(HERE)])[:16]
     job = Job(source=base, manifest=source, config=config, params=params, work=mine, stage=s)
     recipe.check(job)
-    linears = recipe.linears(params)
+    int8_head = isinstance(params, QuantisedParams) and params.head == "int8"
+    linears = recipe.linears(params) + ([SPEC] if int8_head else [])
     with one_thread_each(), atomic_dir(final) as into:
         for name in source.files:
             if ".safetensors" not in name and name != "config.json":
                 (into / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(base / name, into / name)
         foreign = compressed_tensors_config(linears)
-        written = config | {"quantization_config": foreign} if foreign else config
+        written = config | ({"quantization_config": foreign} if foreign else {})
+        if int8_head:
+            written["tie_word_embeddings"] = False
         (into / "config.json").write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
-        weight_bytes = write_tensors(into, recipe.tensors(job))
+        tensors = recipe.tensors(job)
+        weight_bytes = write_tensors(into, with_int8_head(job, tensors) if int8_head else tensors)
         manifest = Manifest(
             name=tier,
             source=source.source,

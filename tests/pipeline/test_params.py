@@ -9,6 +9,7 @@ import yaml
 
 from pipeline.errors import SeatrialError
 from pipeline.params import load_params
+from pipeline.quantize.registry import parse_entry
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,6 +49,13 @@ def test_every_tier_of_the_graph_is_a_key_that_dvc_tracks() -> None:
 def test_a_bad_key_is_named(tmp_path: Path, change: dict[str, object], message: str) -> None:
     with pytest.raises(SeatrialError, match=message):
         load_params(_changed(tmp_path, **change))
+
+
+def test_what_is_described_can_be_built_without_being_run() -> None:
+    params = load_params(ROOT / "params.yaml")
+    assert "int4-g64-a8" not in params.tiers
+    for tier in params.quantization:
+        assert parse_entry(tier, params.recipe_of(tier))[0].name == params.recipe_of(tier)["recipe"]
 
 
 def test_an_unknown_tier_is_answered_with_the_known_ones() -> None:

@@ -1,4 +1,4 @@
-"""awq-int4: W4A16 with activation-aware scales and clipping (Lin et al. 2023), layer by layer.
+"""awq-int4: as int4, with activation-aware scales and clipping (Lin et al. 2023), layer by layer.
 
 Input channels that carry large activations are scaled up before rounding, so that they lose less; the inverse goes
 into what produces them (``pipeline.quantize.folding``).

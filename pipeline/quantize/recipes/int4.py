@@ -1,4 +1,4 @@
-"""int4: W4A16, rounded to the nearest within groups of inputs."""
+"""int4: 4-bit weights, rounded to the nearest within groups of inputs; W4A16, or W4A8 with ``activations: int8``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from engine.artifact import LinearSpec
+from engine.artifact import LinearSpec, Scheme
 from pipeline.quantize.formats import check_groups, quantise_w4a16
 from pipeline.quantize.recipe import LAYERS, GroupParams, Job, Recipe
 from pipeline.quantize.recipes.rounding import rounded
@@ -17,7 +17,8 @@ class Params(GroupParams):
 
 
 def spec(params: GroupParams) -> LinearSpec:
-    return LinearSpec(pattern=f"{LAYERS}*", scheme="w4a16", group_size=params.group_size, symmetric=params.symmetric)
+    scheme: Scheme = "w4a8" if params.activations == "int8" else "w4a16"
+    return LinearSpec(pattern=f"{LAYERS}*", scheme=scheme, group_size=params.group_size, symmetric=params.symmetric)
 
 
 def check(job: Job[Params]) -> None:

@@ -21,11 +21,11 @@ from pipeline.quantize.decoder import INPUTS, DecoderLayers
 from pipeline.quantize.folding import folded_rows, realised, stored_norms
 from pipeline.quantize.formats import dequantise, quantise_w8a8
 from pipeline.quantize.layerwise import CALIBRATION, CALIBRATION_TOKENS, calibrated_tensors, check_architecture
-from pipeline.quantize.recipe import LAYERS, Job, Recipe, RecipeParams
+from pipeline.quantize.recipe import LAYERS, Job, QuantisedParams, Recipe
 from pipeline.quantize.recipes.rounding import rounded
 
 
-class Params(RecipeParams):
+class Params(QuantisedParams):
     smoothing: float | None = Field(
         None, ge=0, le=1, description="share of the range that moves; null: none, no calibration"
     )

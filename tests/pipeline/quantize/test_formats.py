@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from engine.artifact import LinearSpec
 from pipeline.errors import SeatrialError
 from pipeline.quantize import formats
+from pipeline.quantize.head import SPEC
 from tests import tiny
 
 W8A8 = LinearSpec(pattern="*", scheme="w8a8", group_size=None, symmetric=True)
@@ -126,6 +127,27 @@ def test_a_group_size_that_does_not_fit_names_layer_dimension_and_sizes() -> Non
 def test_a_spec_that_contradicts_the_tensors_is_refused() -> None:
     with pytest.raises(SeatrialError, match="spec says symmetric=True"):
         formats.dequantise(formats.quantise_w4a16(normal(8, 8), 8, False), w4a16(8, True))
+
+
+def test_the_foreign_config_tells_groups_apart() -> None:
+    narrow = w4a16(64, True).model_copy(update={"scheme": "w4a8"})
+    alone = formats.compressed_tensors_config([narrow])
+    assert alone is not None
+    assert alone["ignore"] == ["lm_head"]
+    group = alone["config_groups"]["group_0"]
+    assert (alone["format"], group["format"], group["weights"]["num_bits"]) == ("pack-quantized",) * 2 + (4,)
+    assert (group["input_activations"]["num_bits"], group["input_activations"]["strategy"]) == (8, "token")
+    both = formats.compressed_tensors_config([narrow, SPEC])
+    assert both is not None
+    assert (both["format"], both["ignore"]) == ("mixed-precision", [])
+    assert [(g["targets"], g["format"]) for g in both["config_groups"].values()] == [
+        (["lm_head"], "int-quantized"),
+        (["Linear"], "pack-quantized"),
+    ]
+    same = formats.compressed_tensors_config([W8A8, SPEC])
+    assert same is not None
+    assert same["format"] == "int-quantized"
+    assert all("format" not in g for g in same["config_groups"].values())
 
 
 def test_the_foreign_config_says_what_the_spec_says() -> None:

@@ -88,6 +88,40 @@ def test_int8_and_int4_round_each_linear(base: Path, tmp_path: Path) -> None:
         assert f"{module}.weight" not in tensors or tensors[f"{module}.weight"].dtype == torch.int8
 
 
+@pytest.mark.parametrize("recipe", [INT4, AWQ], ids=lambda e: e["recipe"])
+def test_8_bit_activations_change_how_the_same_weights_are_met(
+    base: Path, tmp_path: Path, recipe: dict[str, Any]
+) -> None:
+    wide, narrow = make(recipe, base, tmp_path, "a16"), make(recipe | {"activations": "int8"}, base, tmp_path, "a8")
+    assert verify(wide).files["model.safetensors"] == verify(narrow).files["model.safetensors"]
+    assert [s.scheme for s in verify(narrow).linears] == ["w4a8"]
+    assert verify(narrow).linears[0].model_copy(update={"scheme": "w4a16"}) == verify(wide).linears[0]
+    assert verify(narrow).digest != verify(wide).digest
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("recipe", [{"recipe": "int8"}, INT4 | {"activations": "int8"}], ids=lambda e: e["recipe"])
+def test_an_8_bit_head_is_a_tensor_of_its_own(tmp_path: Path, recipe: dict[str, Any], tied: bool) -> None:
+    base = make_tiny_artifact(tmp_path / "base", tie_word_embeddings=tied)
+    plain, made = make(recipe, base, tmp_path, "plain"), make(recipe | {"head": "int8"}, base, tmp_path, "h8")
+    before, after = bits(plain), bits(made)
+    head = {n: after.pop(n) for n in ("lm_head.weight", "lm_head.weight_scale")}
+    weight = before["model.embed_tokens.weight"] if tied else before.pop("lm_head.weight")
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[n], after[n]) for n in before)
+    spec = verify(made).linears[-1]
+    assert (spec.pattern, spec.scheme) == ("lm_head", "w8a8")
+    back = dequantise({n.removeprefix("lm_head."): t for n, t in head.items()}, spec)
+    error = float((back - weight.float()).norm() / weight.float().norm())
+    assert verify(made).report["head_error"] == pytest.approx(error, abs=1e-6)
+    assert 0 < error < 0.01
+    config = json.loads((made / "config.json").read_text())
+    assert config["tie_word_embeddings"] is False
+    foreign = config["quantization_config"]
+    assert [g["targets"] for g in foreign["config_groups"].values()] == [["lm_head"], ["Linear"]]
+    assert foreign["ignore"] == []
+
+
 # ---- awq
 
 
@@ -195,12 +229,15 @@ def test_other_parameters_do_not_take_the_layers_of_a_stopped_run(
         ({}, r"quantization\.t\.recipe is None; known recipes"),
         (
             {"recipe": "int8", "group_size": 64},
-            r"t\.group_size: unknown parameter; recipe int8 takes smoothing, calibration",
+            r"t\.group_size: unknown parameter; recipe int8 takes head, smoothing, calibration",
         ),
-        (INT4 | {"grupsize": 1}, r"t\.grupsize: unknown parameter; recipe int4 takes group_size, symmetric"),
+        (INT4 | {"grupsize": 1}, r"t\.grupsize: unknown parameter; recipe int4 takes head, group_size, symmetric"),
         (INT4 | {"group_size": "64"}, r"t\.group_size is '64': Input should be a valid integer"),
         (INT4 | {"group_size": 12}, r"t\.group_size is 12: Input should be a multiple of 8"),
         (INT4 | {"symmetric": 1}, r"t\.symmetric is 1: Input should be a valid boolean"),
+        (INT4 | {"head": "int4"}, r"t\.head is 'int4': Input should be 'bf16' or 'int8'"),
+        (INT4 | {"activations": 8}, r"t\.activations is 8: Input should be 'bf16' or 'int8'"),
+        ({"recipe": "bf16", "head": "int8"}, r"t\.head: unknown parameter; recipe bf16 takes no parameters"),
         (AWQ | {"grid": 0}, r"t\.grid is 0: Input should be greater than or equal to 1"),
     ],
 )
