@@ -6,6 +6,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from engine.isa import IsaLimit, within
+
 Backend = Literal["cpu", "cuda"]
 ComputeDtype = Literal["auto", "bfloat16", "float32"]
 KvDtype = Literal["auto", "bfloat16", "float32", "int8"]
@@ -20,6 +22,9 @@ class EngineConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     backend: Backend = "cpu"
+    isa: IsaLimit = Field(
+        "auto", description="instructions that the C kernels may use, at most, to stand for another CPU; auto: all"
+    )
     compute_dtype: ComputeDtype = Field("auto", description="auto: bfloat16 where the ISA has it, else float32")
     kv_dtype: KvDtype = Field(
         "auto", description="auto: the compute dtype; int8: one float32 scale a token and KV head"
@@ -74,7 +79,7 @@ class EngineConfig(BaseModel):
 
 
 def resolve_dtypes(config: EngineConfig, isa: list[str]) -> tuple[str, str, str]:
-    """(compute dtype, KV dtype, reason) on a CPU with these features.
+    """(compute dtype, KV dtype, reason) on a CPU with these features, as far as ``config.isa`` lets them be used.
 
     Without bf16 instructions bf16 would be widened to float32 for every product, so `auto` takes float32 there.
     """
@@ -83,8 +88,9 @@ def resolve_dtypes(config: EngineConfig, isa: list[str]) -> tuple[str, str, str]
     elif config.backend == "cuda":
         compute, reason = "bfloat16", "cuda"
     else:
-        found = next((f for f in ("amx_bf16", "avx512_bf16") if f in isa), None)
+        found = next((f for f in ("amx_bf16", "avx512_bf16") if f in within(config.isa, isa)), None)
+        limit = "" if config.isa == "auto" else f" (isa limited to {config.isa})"
         compute, reason = (
-            ("bfloat16", f"{found} found") if found else ("float32", "bf16 -> f32: no avx512_bf16, no amx_bf16")
+            ("bfloat16", f"{found} found") if found else ("float32", f"bf16 -> f32: no avx512_bf16, no amx_bf16{limit}")
         )
     return compute, compute if config.kv_dtype == "auto" else config.kv_dtype, reason

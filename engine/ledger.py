@@ -120,7 +120,9 @@ def activation_bytes(shape: ModelShape, config: EngineConfig, compute_dtype: str
     all_along = (
         config.max_model_len * angles
         + rows * (2 * angles + 3 * 8)  # of both halves; token ids, positions, slots
-        + rows * max(hidden, inner, q) * size  # the input of a product in row tiles (csrc/products_float.c); w8a8 needs half
+        + rows
+        * max(hidden, inner, q)
+        * size  # the input of a product in row tiles (csrc/products_float.c); w8a8 needs half
         + compute_threads(config) * (rows + PANEL_SLICE) * PANEL * 4  # sums of a panel, one slice of it (ibid.)
     )
     at_the_head = (

@@ -24,6 +24,7 @@ from engine.artifact import ArtifactError, verify
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.grammar.compiler import GrammarCompiler
+from engine.kernels.errors import UnavailableError
 from engine.memory import give_back
 from engine.protocol import HEARTBEAT_S, AddRequest, Output, encode, read_message
 from engine.scoring.references import ReferenceStore
@@ -88,7 +89,7 @@ def build(
     """Loads the model. Returns the core and what the server tells others about it.
 
     Raises:
-        ArtifactError: the directory cannot be served.
+        ArtifactError, UnavailableError: the directory cannot be served, or not on this machine.
     """
     from engine.runner import ModelRunner
 
@@ -135,7 +136,7 @@ def main() -> None:
         loop.run()
     except Exception as e:
         # The server says it to whoever waits; a defect leaves its traceback in the log as well.
-        if not isinstance(e, ArtifactError):
+        if not isinstance(e, ArtifactError | UnavailableError):
             log.exception("the engine core stops")
         events.write(encode({"type": "failed", "message": str(e) or repr(e)}))
         events.flush()

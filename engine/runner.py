@@ -18,7 +18,7 @@ from engine import ledger
 from engine.artifact import read_manifest
 from engine.batch import BatchEntry
 from engine.config import EngineConfig, resolve_dtypes
-from engine.isa import isa_features
+from engine.isa import isa_features, reason_of, target_of, within
 from engine.kernels.interface import AttentionMeta
 from engine.kernels.registry import select
 from engine.layers.step import StepInput
@@ -36,14 +36,15 @@ class ModelRunner:
 
         Raises:
             ArtifactError: the artifact cannot be used, or does not fit the memory limit.
-            engine.kernels.registry.UnavailableError: no kernels for the backend.
+            engine.kernels.registry.UnavailableError: no kernels for the backend, or less of a CPU than ``config.isa``.
         """
         manifest, hf_config = read_manifest(artifact), read_config(artifact)
         self.shape = ledger.ModelShape.of_config(hf_config)
         threads = ledger.compute_threads(config)
         isa = isa_features()
         compute, kv, reason = resolve_dtypes(config, isa)
-        kernels, kernels_reason = select(config.backend, getattr(torch, compute), threads)
+        target = target_of(config.isa, isa)
+        kernels, kernels_reason = select(config.backend, getattr(torch, compute), threads, target)
         torch.set_num_threads(kernels.torch_threads)
         config = ledger.served(config, hf_config)
         self.max_model_len = config.max_model_len
@@ -65,7 +66,8 @@ class ModelRunner:
             "kv_dtype": kv,
             "kernels": kernels.name,
             "kernels_reason": kernels_reason,
-            "isa": isa,
+            "isa": within(config.isa, isa),
+            "isa_reason": reason_of(config.isa, isa),
             "threads": threads,
             "max_model_len": self.max_model_len,
             "ledger": planned.model_dump(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -63,14 +64,18 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 8000,
     name: Annotated[str | None, typer.Option(help="Model name in the API; default: the folder's name.")] = None,
+    isa: Annotated[
+        str | None, typer.Option(help="Instructions that the kernels may use: auto, avx512, avx2 or baseline.")
+    ] = None,
 ) -> None:
     """Serve an artifact over the OpenAI-compatible API, with the `engine` settings of params.yaml if there is one."""
     from engine.config import EngineConfig
     from pipeline.params import PARAMS, load_params
 
     config = load_params().engine if PARAMS.is_file() else EngineConfig()
+    settings = config.model_dump() | ({} if isa is None else {"isa": isa})
     served = ["--artifact", str(artifact), "--host", host, "--port", str(port)]
-    served += ["--served-model-name", name or artifact.resolve().name, "--config-json", config.model_dump_json()]
+    served += ["--served-model-name", name or artifact.resolve().name, "--config-json", json.dumps(settings)]
     _module("engine.server", [*served, *ctx.args])
 
 

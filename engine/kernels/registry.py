@@ -14,24 +14,26 @@ from engine.kernels.reference import ReferenceKernels
 log = logging.getLogger(__name__)
 
 
-def _cpu(dtype: torch.dtype, threads: int) -> Kernels:
+def _cpu(dtype: torch.dtype, threads: int, target: str | None) -> Kernels:
     from engine.kernels.cpu import CpuKernels
 
-    return CpuKernels(dtype, threads)
+    return CpuKernels(dtype, threads, target)
 
 
-def _reference(dtype: torch.dtype, threads: int) -> Kernels:
+def _reference(dtype: torch.dtype, threads: int, target: str | None) -> Kernels:
+    if target is not None:
+        log.warning("PyTorch chooses its instructions itself: the limit of the C kernels, %s, is not kept", target)
     return ReferenceKernels(dtype, threads)
 
 
 # For each config.backend, the kernels to try in order. The last one must always be available.
-BACKENDS: dict[str, list[tuple[str, Callable[[torch.dtype, int], Kernels]]]] = {
+BACKENDS: dict[str, list[tuple[str, Callable[[torch.dtype, int, str | None], Kernels]]]] = {
     "cpu": [("cpu", _cpu), ("reference", _reference)],
 }
 
 
-def select(backend: str, dtype: torch.dtype, threads: int) -> tuple[Kernels, str]:
-    """(kernels, reason) for ``config.backend``.
+def select(backend: str, dtype: torch.dtype, threads: int, target: str | None = None) -> tuple[Kernels, str]:
+    """(kernels, reason) for ``config.backend``. ``target``: as of ``engine.isa.target_of``.
 
     Raises:
         UnavailableError: no kernels of this backend can run here.
@@ -43,7 +45,7 @@ def select(backend: str, dtype: torch.dtype, threads: int) -> tuple[Kernels, str
     refused = []
     for name, build in BACKENDS[backend]:
         try:
-            kernels = build(dtype, threads)
+            kernels = build(dtype, threads, target)
         except UnavailableError as e:
             log.warning("kernels/%s cannot be used: %s", name, e)
             refused.append(f"{name} -> {e}")

@@ -137,7 +137,7 @@ async def serve(arguments: argparse.Namespace) -> None:
     """
     signals = Signals(arguments.exit_with_stdin)
     sock = bind(arguments.host, arguments.port)
-    manifest, config = read_manifest(arguments.artifact), _config(arguments.config_json)
+    config, manifest = _config(arguments.config_json), read_manifest(arguments.artifact)
     codec = TextCodec(arguments.artifact)
     client = CoreClient(
         arguments.artifact, config, arguments.heartbeat_timeout_s, core_options=_reference_options(arguments)

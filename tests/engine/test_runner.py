@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from engine import config as engine_config
 from engine.artifact import ArtifactError
 from engine.batch import BatchEntry
 from engine.config import EngineConfig
+from engine.kernels.errors import UnavailableError
 from engine.runner import ModelRunner
 from tests.engine.runners import compute, runner_on
 from tests.engine.same_bits import check_any_batch_and_any_split, sequences
@@ -153,6 +155,35 @@ def test_auto_dtype_and_its_reason(
     assert derived["isa"] == isa
     assert derived["threads"] == 2
     assert engine_config.resolve_dtypes(EngineConfig(), isa)[0] == dtype
+
+
+def test_a_limit_of_instructions_decides_build_and_dtype(artifacts: dict[str, Path]) -> None:
+    """As far as any machine goes; which levels there are, and what they hide, is tested in test_isa."""
+    runner = runner_of(artifacts["bf16"], "auto", isa="baseline")
+    assert runner.derived["compute_dtype"] == "float32"
+    assert runner.derived["compute_dtype_reason"].endswith("(isa limited to baseline)")
+    assert not {"avx2", "avx512f"} & set(runner.derived["isa"])
+    assert runner.derived["isa_reason"].startswith("limited to baseline; unused: ")
+    assert (runner.derived["kernels"], runner.derived["kernels_reason"]) == ("cpu", "available")
+    (logits,) = compute(runner, [BatchEntry("a", [1, 2, 3], 0, [0], "all")])
+    (expected,) = compute(runner_of(artifacts["bf16"], "float32"), [BatchEntry("a", [1, 2, 3], 0, [0], "all")])
+    assert logits is not None
+    assert expected is not None
+    assert torch.allclose(logits, expected, atol=1e-4)
+
+
+def test_more_instructions_than_there_are(artifacts: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.runner.isa_features", lambda: [platform.machine()])
+    with pytest.raises(UnavailableError, match=r"isa is 'avx512', but this .* CPU has none of the known features"):
+        runner_of(artifacts["bf16"], "auto", isa="avx512")
+
+
+def test_without_a_compiler_a_limit_is_not_kept_and_the_log_says_so(
+    artifacts: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = runner_of(artifacts["bf16"], "float32", "reference", isa="baseline")
+    assert "no C compiler" in runner.derived["kernels_reason"]
+    assert "PyTorch chooses its instructions itself" in caplog.text
 
 
 def test_model_length_is_the_smaller_of_config_and_model(artifacts: dict[str, Path]) -> None:

@@ -75,6 +75,7 @@ def test_the_known_seven_billion_ledger() -> None:
         (("plan", "--layers", "2", "--measure"), "--measure boots an engine: give it --artifact DIR"),
         (("plan", "--artifact", "nowhere"), "not found"),
         (("serve", "--artifact", "nowhere"), "nowhere is not a directory"),
+        (("serve", "--artifact", "nowhere", "--isa", "mmx"), "Input should be 'auto', 'avx512', 'avx2' or 'baseline'"),
         (("plan", "--tier", "int8"), "No such option"),
         (("bench", "fit", "--artifact", "nowhere"), "nowhere is not a directory"),
     ],

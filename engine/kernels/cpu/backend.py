@@ -30,7 +30,7 @@ class CpuKernels:
     name = "cpu"
 
     def __init__(self, dtype: torch.dtype, threads: int, target: str | None = None) -> None:
-        """Builds the C library if need be. ``target``: the compiler's -march flag, for tests of other machines.
+        """Builds the C library if need be. ``target``: the compiler's flags for a machine with less than this one has.
 
         Raises:
             UnavailableError: it cannot be built or loaded here.

@@ -48,7 +48,7 @@ def load(directory: Path | None = None, target: str | None = None) -> ctypes.CDL
     compiler = next((path for path in map(shutil.which, COMPILERS) if path), None)
     if compiler is None:
         raise UnavailableError(f"no C compiler: none of {', '.join(COMPILERS)} is on the PATH")
-    flags = [*FLAGS.split(), target or target_flag()]
+    flags = [*FLAGS.split(), *(target or target_flag()).split()]
     path = (directory or cache_dir()) / f"{_key(compiler, flags)}.so"
     if not path.is_file():
         _build(compiler, flags, path)
