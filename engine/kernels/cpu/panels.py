@@ -27,11 +27,12 @@ def pack_float32(weight: Tensor, panel: int) -> Tensor:
 
 
 def pack_int8(weight: Tensor, panel: int) -> Tensor:
-    """int8 [N, K] -> int32 [panels, ceil(K/4), panel]: four neighbouring k, the first in the lowest byte."""
+    """int8 [N, K] -> int32 [panels, ceil(K/4), panel]: four neighbouring k, the first in the lowest byte, each + 128."""
     missing = -weight.shape[1] % 4
     if missing:
         weight = torch.cat([weight, weight.new_zeros(weight.shape[0], missing)], dim=1)
-    return _by_panel(weight.contiguous().view(torch.int32), panel)
+    unsigned = weight.contiguous().view(torch.uint8) ^ 128
+    return _by_panel(unsigned.view(torch.int32), panel)
 
 
 def pack_int4(q: Tensor, scale: Tensor, zero: Tensor, panel: int) -> tuple[Tensor, Tensor, Tensor]:

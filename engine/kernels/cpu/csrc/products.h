@@ -5,7 +5,7 @@
      W_F32     float [k][PANEL]
      W_INT4    uint32 [k/8][PANEL]: byte b of word i is k = 8i + b in its low half and k = 8i + 4 + b in its high half;
      W_INT4A8  scales bf16 and zeros uint8 [k/group][PANEL], the group a multiple of 8; weight = (q - zero) * scale
-     W_INT8    uint32 [ceil(k/4)][PANEL]: byte j of word i is k = 4i + j; scales float32 [n]
+     W_INT8    uint32 [ceil(k/4)][PANEL]: byte j of word i is weight + 128 of k = 4i + j; scales float32 [n]
    The kind says what the weights are multiplied with, too: W_INT8 and W_INT4A8 with 8-bit activations (product_int),
    the others with bfloat16 or float32 ones (product_float). */
 #ifndef SEATRIAL_PRODUCTS_H

@@ -1,185 +1,222 @@
-/* Products of 8-bit activations with 8-bit weights: exact sums in int32, then
-   float(sum) * row_scale * column_scale + bias, every step rounded to float32, so that the bits are the same on every
-   instruction set and in the reference.
+/* Products of 8-bit activations with weights of 8 bits or of 4-bit groups. Sums are exact, in int32; what is done with
+   them in float32 is fixed step by step, so that the bits are the same on every instruction set and in the reference:
 
-   Inner loops, over words of four k:
-     VNNI     AVX512_VNNI or AVX_VNNI (VPDPBUSD). It wants one side unsigned: the weights are taken as w + 128 and
-              128 x the row's sum is taken off again
-     pairs    elsewhere: both sides widened to 16 bits and multiplied two k at a time, even bytes of a word together and odd
-              ones together */
+     W_INT8     y = float(sum over k of w * x) * row_scale * column_scale (+ bias), each step rounded
+     W_INT4A8   t = 0; for each group in order: t = fma(float(sum over the group of (q - zero) * x), group_scale, t);
+                y = t * row_scale (+ bias)
+
+   An item is a block of rows and a run of panels. Rows are read where the caller has them; a panel is brought to the
+   form that the inner loop likes best (dots.h) if several row tiles meet it. A tile keeps its sums in registers over
+   all of k, or of a group. */
+#include "dots.h"
 #include "pool.h"
-#include "tiles.h"
 
 #include <stdatomic.h>
 
-#if defined(__x86_64__) || defined(__i386__)
-#include <immintrin.h>
-#endif
-
-#if defined(__AVX512VNNI__) && defined(__AVX512F__)
-#define VNNI 1
-#define DOT(acc, w, x) ((vi)_mm512_dpbusd_epi32((__m512i)(acc), (__m512i)(w), (__m512i)(x)))
-#elif defined(__AVXVNNI__) && !defined(__AVX512F__)
-#define VNNI 1
-#define DOT(acc, w, x) ((vi)_mm256_dpbusd_avx_epi32((__m256i)(acc), (__m256i)(w), (__m256i)(x)))
-#else
-#define VNNI 0
-#if defined(__AVX512BW__)
-#define DOT(acc, w, x) ((acc) + (vi)_mm512_madd_epi16((__m512i)(w), (__m512i)(x)))
-#elif defined(__AVX2__)
-#define DOT(acc, w, x) ((acc) + (vi)_mm256_madd_epi16((__m256i)(w), (__m256i)(x)))
-#else
-#define DOT(acc, w, x) ((acc) + ((vi)((vu)(w) << 16) >> 16) * ((vi)((vu)(x) << 16) >> 16) + ((vi)(w) >> 16) * ((vi)(x) >> 16))
-#endif
-#endif
-#define STEPS (VNNI ? 1 : 2) /* of the inner loop for four k */
+#define BLOCK_BYTES (384 * 1024) /* of x, so that a block stays in the second-level cache */
+#define ITEM_COST 1200000        /* multiplications that are worth an item; a byte of weights costs READ_COST of them */
+#define READ_COST 16
 
 typedef struct {
     const Linear *w;
-    const uint32_t *x; /* [m][steps] as the inner loop wants it */
-    const int32_t *row_sums;
+    const uint32_t *x; /* [m][stride] words of four k, or of two (dots.h) */
+    const int32_t *starts; /* [m][groups]: see start_of */
     const float *row_scales;
     void *y;
     int y_bf16, gate;
-    long m, steps;
+    long m, stride, words, groups;
+    long block, blocks, units, runs; /* rows of a block; blocks; panels, or pairs of them; runs of units */
     atomic_int failed;
 } Product;
 
-/* c [rows][PANEL] = x [rows][steps] . b [steps][PANEL] */
-INLINE void tile(int rows, long steps, const uint32_t *x, const uint32_t *b, int32_t *c) {
-    vi acc[TALL][2] = {0};
-    for (long i = 0; i < steps; i++) {
-        vu b0 = *(const vuu *)(b + i * PANEL), b1 = *(const vuu *)(b + i * PANEL + VL);
-        if (VNNI) b0 ^= 0x80808080u, b1 ^= 0x80808080u;
+/* Where the sums of a row begin. The loop takes w + 128 for w, and q for q - zero: `start` is -128, or -1, times the sum
+   of the row over the group. */
+INLINE vi start_of(int kind, int32_t start, vi zeros) {
+    return kind == W_INT8 ? visplat(start) : visplat(start) * zeros;
+}
+
+/* Zero points and scales of a group of a panel. */
+INLINE void group_of(const Product *p, long panel, long g, vi zeros[2], vf scales[2]) {
+    for (int v = 0; v < 2; v++) {
+        long at = (panel * p->groups + g) * PANEL + v * VL;
+        vh wide = __builtin_convertvector(*(const vb *)(p->w->zeros + at), vh); /* by way of 16 bits; see load_int8 */
+        zeros[v] = __builtin_convertvector(wide, vi);
+        scales[v] = (vf)(__builtin_convertvector(*(const vh *)((const uint16_t *)p->w->scales + at), vu) << 16);
+    }
+}
+
+/* Results of `rows` rows from r0 on for one panel to out [rows][PANEL]. b: the panel in `form`. */
+INLINE void tile(int rows, int kind, int form, const Product *p, long panel, long r0, const uint32_t *b, float *out) {
+    const uint32_t *x = p->x + r0 * p->stride;
+    long words = p->words / p->groups;
+    for (long g = 0; g < p->groups; g++) {
+        vi acc[TALL][2], zeros[2] = {{0}};
+        vf scales[2];
+        if (kind == W_INT4A8) group_of(p, panel, g, zeros, scales);
 #pragma GCC unroll 12
-        for (int r = 0; r < rows; r++) {
-            vi word = visplat((int32_t)x[r * steps + i]);
-            acc[r][0] = DOT(acc[r][0], b0, word);
-            acc[r][1] = DOT(acc[r][1], b1, word);
-        }
-    }
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < 2; v++) *(viu *)(c + r * PANEL + v * VL) = acc[r][v];
-}
-
-static void run_tile(long rows, long steps, const uint32_t *x, const uint32_t *b, int32_t *c) {
-    switch (rows) {
-        case 1: tile(1, steps, x, b, c); break;
-        case 2: tile(2, steps, x, b, c); break;
-        case 4: tile(4, steps, x, b, c); break;
-#if TALL > 8
-        case 8: tile(8, steps, x, b, c); break;
-#endif
-        default: tile(TALL, steps, x, b, c); break;
+        for (int r = 0; r < rows; r++)
+            for (int v = 0; v < 2; v++) acc[r][v] = start_of(kind, p->starts[(r0 + r) * p->groups + g], zeros[v]);
+        dot_words(rows, form, g * words, words, x, p->stride, b, acc);
+#pragma GCC unroll 12
+        for (int r = 0; r < rows; r++)
+            for (int v = 0; v < 2; v++) {
+                vf sum = __builtin_convertvector(acc[r][v], vf), *t = (vf *)(out + r * PANEL + v * VL);
+                *t = kind == W_INT8 ? sum : fused(sum, scales[v], g ? *t : (vf){0});
+            }
     }
 }
 
-/* A panel as the inner loop wants it: itself, or widened to 16 bits in `out`. */
-static const uint32_t *widened(const Linear *w, long panel, uint32_t *out) {
-    long words = (w->k + 3) / 4;
-    const uint32_t *in = (const uint32_t *)w->panels + panel * words * PANEL;
-    if (VNNI) return in;
-    for (long i = 0; i < words; i++)
-        for (int v = 0; v < 2; v++) {
-            typedef int16_t vs __attribute__((vector_size(VL * 4)));
-            vs word = (vs)*(const vuu *)(in + i * PANEL + v * VL);
-            *(vuu *)(out + 2 * i * PANEL + v * VL) = (vu)((word << 8) >> 8);
-            *(vuu *)(out + (2 * i + 1) * PANEL + v * VL) = (vu)(word >> 8);
-        }
-    return out;
-}
-
-/* The compiler may not fuse what comes before with what comes after. */
-INLINE vf rounded(vf x) {
-#if defined(__AVX512F__)
-    __asm__("" : "+v"(x));
-#elif defined(__AVX__)
-    __asm__("" : "+x"(x));
-#else
-    __asm__("" : "+m"(x));
-#endif
-    return x;
-}
-
-/* Scaled sums of a panel for all rows: float in place of int32 in c. */
-static void sum_panel(const Product *p, long panel, const uint32_t *b, int32_t *c) {
+static void scale_tile(const Product *p, long rows, long panel, long r0, float *out) {
     const Linear *w = p->w;
     long first = panel * PANEL, width = MIN(PANEL, w->n - first);
     float scales[PANEL] = {0}, bias[PANEL] = {0};
-    memcpy(scales, (const float *)w->scales + first, sizeof(float) * width);
+    if (w->kind == W_INT8) memcpy(scales, (const float *)w->scales + first, sizeof(float) * width);
     if (w->bias) memcpy(bias, w->bias + first, sizeof(float) * width);
-    for (long r = 0; r < p->m; r += TALL)
-        run_tile(tile_rows(p->m - r), p->steps, p->x + r * p->steps, b, c + r * PANEL);
-    for (long r = 0; r < p->m; r++)
+    for (long r = 0; r < rows; r++)
         for (int v = 0; v < 2; v++) {
-            vi sum = *(const viu *)(c + r * PANEL + v * VL);
-            if (VNNI) sum -= 128 * p->row_sums[r];
-            vf value = __builtin_convertvector(sum, vf) * p->row_scales[r] * *(const vfu *)(scales + v * VL);
-            if (w->bias) value = rounded(value) + *(const vfu *)(bias + v * VL);
-            *(vfu *)(c + r * PANEL + v * VL) = value;
+            vf *y = (vf *)(out + r * PANEL + v * VL), value = *y * p->row_scales[r0 + r];
+            if (w->kind == W_INT8) value = value * *(const vfu *)(scales + v * VL);
+            *y = w->bias ? rounded(value) + *(const vfu *)(bias + v * VL) : value;
         }
 }
 
-/* One panel, or with a gate one of each half of the columns. */
-static void run_panel(void *context, long panel) {
+#define HEIGHT(rows) \
+    case rows: tile(rows, kind, form, p, panel, r0, b, out); break;
+#if TALL > 6
+#define HIGHER HEIGHT(8) HEIGHT(10) HEIGHT(12)
+#else
+#define HIGHER
+#endif
+#define TILES(name, kind_, form_)                                                                                 \
+    static void name(const Product *p, long rows, long panel, long r0, const uint32_t *b, float *out) {            \
+        const int kind = kind_, form = form_;                                                                     \
+        switch (rows) { HEIGHT(1) HEIGHT(2) HEIGHT(3) HEIGHT(4) HEIGHT(5) HEIGHT(6) HIGHER }                       \
+    }
+TILES(bytes, W_INT8, BYTES)
+TILES(nibbles, W_INT4A8, NIBBLES)
+TILES(dense_nibbles, W_INT4A8, DENSE)
+#if VNNI
+#define dense_bytes bytes
+#else
+TILES(dense_bytes, W_INT8, DENSE)
+#endif
+
+/* Height of the tile that comes next when `left` rows are left: one that there is, and none much lower than others. */
+static long height(long left) {
+    if (left <= 6) return left;
+    if (left >= 2 * TALL || left == TALL) return TALL;
+    long half = (left + 1) / 2;
+    return half > 6 ? half + half % 2 : half;
+}
+
+static void run_tile(const Product *p, long rows, long panel, long r0, const uint32_t *b, int dense, float *out) {
+    if (p->w->kind == W_INT8)
+        (dense ? dense_bytes : bytes)(p, rows, panel, r0, b, out);
+    else
+        (dense ? dense_nibbles : nibbles)(p, rows, panel, r0, b, out);
+    scale_tile(p, rows, panel, r0, out);
+}
+
+/* Panels `first` and, with a gate, `first` of the other half against rows r0 ... r1 - 1. */
+static void run_unit(const Product *p, long first, long r0, long r1, float *scratch) {
+    const Linear *w = p->w;
+    int panels = p->gate == NO_GATE ? 1 : 2, form = w->kind == W_INT8 ? BYTES : NIBBLES;
+    int dense = (!VNNI || form == NIBBLES) && r1 - r0 > TALL;
+    long n = w->n / panels, in = p->words / (form == NIBBLES ? 2 : 1) * PANEL;
+    const uint32_t *b[2];
+    for (int i = 0; i < panels; i++) {
+        b[i] = (const uint32_t *)w->panels + (first + i * (n / PANEL)) * in;
+        if (dense) {
+            uint32_t *out = (uint32_t *)scratch + (2 * TALL + i * p->words * STEPS) * PANEL;
+            if (form == BYTES)
+                unpack(BYTES, p->words, b[i], out);
+            else
+                unpack(NIBBLES, p->words, b[i], out);
+            b[i] = out;
+        }
+    }
+    for (long r = r0, rows; r < r1; r += rows) {
+        rows = height(r1 - r);
+        for (int i = 0; i < panels; i++)
+            run_tile(p, rows, first + i * (n / PANEL), r, b[i], dense, scratch + i * TALL * PANEL);
+        for (long j = 0; j < rows; j++) {
+            float *row = scratch + j * PANEL;
+            if (panels == 2) gate_row(row, row + TALL * PANEL, p->y_bf16, p->gate, row);
+            store_row(row, p->y, p->y_bf16, n, r + j, first * PANEL, MIN(PANEL, n - first * PANEL));
+        }
+    }
+}
+
+static void run_item(void *context, long item) {
     Product *p = context;
-    long n = p->w->n, size = (p->m + TALL - 1) / TALL * TALL * PANEL;
-    float *c = pool_scratch(sizeof(float) * (2 * size + (VNNI ? 0 : p->steps * PANEL)));
-    if (!c) {
+    long run = item % p->runs, r0 = item / p->runs * p->block, r1 = MIN(p->m, r0 + p->block);
+    float *scratch = pool_scratch(sizeof(float) * 2 * PANEL * (TALL + p->words * STEPS));
+    if (!scratch) {
         atomic_store(&p->failed, 1);
         return;
     }
-    uint32_t *wide = (uint32_t *)(c + 2 * size);
-    sum_panel(p, panel, widened(p->w, panel, wide), (int32_t *)c);
-    if (p->gate != NO_GATE) {
-        n /= 2;
-        long other = panel + n / PANEL;
-        sum_panel(p, other, widened(p->w, other, wide), (int32_t *)c + size);
-        for (long r = 0; r < p->m; r++)
-            gate_row(c + r * PANEL, c + size + r * PANEL, p->y_bf16, p->gate, c + r * PANEL);
-    }
-    long first = panel * PANEL, width = MIN(PANEL, n - first);
-    for (long r = 0; r < p->m; r++) store_row(c + r * PANEL, p->y, p->y_bf16, n, r, first, width);
+    for (long unit = run * p->units / p->runs; unit < (run + 1) * p->units / p->runs; unit++)
+        run_unit(p, unit, r0, r1, scratch);
 }
 
-/* x to [padded][steps] with zeros at the end of rows and after the last one, and the sums of rows. */
-static void prepare(const int8_t *x, long m, long padded, long k, uint32_t *out, int32_t *sums) {
-    long words = (k + 3) / 4;
-    for (long r = 0; r < m; r++) {
-        const int8_t *in = x + r * k;
+/* Row blocks small enough for the cache, and runs of panels long enough to be worth an item, of which every thread
+   gets as many as the others. */
+static void divide(Product *p, int threads) {
+    int panels = p->gate == NO_GATE ? 1 : 2;
+    p->units = (p->w->n + PANEL - 1) / PANEL / panels;
+    long fit = MAX(BLOCK_BYTES / (p->stride * 4) / TALL, 1) * TALL;
+    p->blocks = MAX((p->m + fit - 1) / fit, 1);
+    p->block = ((p->m + p->blocks - 1) / p->blocks + TALL - 1) / TALL * TALL;
+    p->blocks = (p->m + p->block - 1) / MAX(p->block, 1);
+    long cost = p->words * 4 * PANEL * panels * (MIN(p->block, p->m) + READ_COST);
+    long runs = (p->units * cost + ITEM_COST - 1) / ITEM_COST;
+    p->runs = MIN(p->units, (runs + threads - 1) / threads * threads);
+}
+
+typedef struct {
+    const Product *p;
+    const int8_t *x;
+    uint32_t *out;
+    int32_t *starts;
+} Prepare;
+
+/* A row's starts, and the row as the inner loop wants it if that is not as it is. */
+static void prepare_row(void *context, long r) {
+    const Prepare *q = context;
+    const Product *p = q->p;
+    long k = p->w->k, group = k / p->groups;
+    const int8_t *in = q->x + r * k;
+    for (long g = 0; g < p->groups; g++) {
         int32_t sum = 0;
-        for (long i = 0; i < k; i++) sum += in[i];
-        sums[r] = sum;
-        for (long i = 0; i < words; i++) {
-            int8_t b[4] = {0};
-            memcpy(b, in + 4 * i, MIN(4, k - 4 * i));
-            if (VNNI) {
-                memcpy(out + r * words + i, b, 4);
-            } else {
-                int16_t pairs[4] = {b[0], b[2], b[1], b[3]};
-                memcpy(out + 2 * (r * words + i), pairs, 8);
-            }
-        }
+        for (long i = g * group; i < (g + 1) * group; i++) sum += in[i];
+        q->starts[r * p->groups + g] = sum * (p->w->kind == W_INT8 ? -128 : -1);
     }
-    memset(out + m * words * STEPS, 0, sizeof(uint32_t) * (padded - m) * words * STEPS);
+    if (!q->out) return;
+    for (long i = 0; i < p->words; i++) {
+        int8_t b[4] = {0};
+        memcpy(b, in + 4 * i, MIN(4, k - 4 * i));
+        int16_t pairs[4] = {b[0], b[2], b[1], b[3]};
+        memcpy(q->out + r * p->stride + i * STEPS, VNNI ? (const void *)b : pairs, 4 * STEPS);
+    }
 }
 
 API int product_int(const Linear *w, const int8_t *x, const float *row_scales, void *y, int y_bf16, int gate, long m,
-                int threads) {
-    long padded = (m + TALL - 1) / TALL * TALL, plain = gate != NO_GATE && !gate_by_panel(w);
-    Product p = {.w = w, .row_scales = row_scales, .y = y, .y_bf16 = y_bf16, .gate = gate, .m = m,
-                 .steps = (w->k + 3) / 4 * STEPS};
-    static __thread Buffer packed, whole; /* of the calling thread; pool_scratch is taken by the items */
-    uint32_t *words = buffer_of(&packed, sizeof(uint32_t) * padded * (p.steps + 1));
-    if (!words) return 1;
-    if (plain) {
-        if (!(p.y = buffer_of(&whole, sizeof(float) * m * w->n))) return 1;
-        p.gate = NO_GATE;
+                    int threads) {
+    long whole = gate != NO_GATE && !gate_by_panel(w), words = (w->k + 3) / 4;
+    Product p = {.w = w, .row_scales = row_scales, .y = y, .y_bf16 = y_bf16, .gate = whole ? NO_GATE : gate, .m = m,
+                 .stride = words * STEPS, .words = words, .groups = w->kind == W_INT8 ? 1 : w->k / w->group};
+    static __thread Buffer starts, widened, plain; /* of the calling thread; pool_scratch is taken by the items */
+    Prepare q = {&p, x, NULL, buffer_of(&starts, sizeof(int32_t) * m * p.groups)};
+    if (!q.starts) return 1;
+    if (!VNNI || w->k % 4) {
+        if (!(q.out = buffer_of(&widened, sizeof(uint32_t) * m * p.stride))) return 1;
     }
-    int32_t *sums = (int32_t *)words + padded * p.steps;
-    prepare(x, m, padded, w->k, words, sums);
-    p.x = words, p.row_sums = sums;
-    pool_run(run_panel, &p, (w->n + PANEL - 1) / PANEL / (p.gate == NO_GATE ? 1 : 2), threads);
-    if (plain) gate_rows(p.y, y, y_bf16, m, w->n, gate, threads);
+    if (whole && !(p.y = buffer_of(&plain, sizeof(float) * m * w->n))) return 1;
+    p.x = q.out ? q.out : (const uint32_t *)x;
+    p.starts = q.starts;
+    divide(&p, threads);
+    pool_run(prepare_row, &q, m, m > 8 ? threads : 1);
+    pool_run(run_item, &p, p.blocks * p.runs, threads);
+    if (whole) gate_rows(p.y, y, y_bf16, m, w->n, gate, threads);
     return atomic_load(&p.failed);
 }
