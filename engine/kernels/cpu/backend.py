@@ -4,6 +4,7 @@ scheme  bfloat16 with AVX512_BF16             otherwise
 bf16    products_float.c, bf16 dot            products_float.c, float32 multiply-add on widened weights
 w4a16   products_float.c, bf16 dot            products_float.c, float32 multiply-add
 w8a8    products_int.c: sums in int32 (exact), rescaled; rows.c quantises the activations
+w4a8    products_int.c, likewise
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import ctypes
 import torch
 from torch import Tensor
 
-from engine.artifact import ArtifactError, LinearSpec
+from engine.artifact import GROUPED, ArtifactError, LinearSpec
 from engine.kernels.cpu import compile as compiler
 from engine.kernels.cpu import panels
 from engine.kernels.cpu.library import Library, pointer
-from engine.kernels.cpu.products import GATES, W_BF16, W_F32, W_INT4, W_INT8, CpuLinear
+from engine.kernels.cpu.products import GATES, W_BF16, W_F32, W_INT4, W_INT4A8, W_INT8, CpuLinear
 from engine.kernels.interface import Activation, AttentionMeta, KvCache, PackedLinear
 from engine.kernels.reference import packing
 
@@ -45,15 +46,14 @@ class CpuKernels:
         scheme = packing.check_keys(tensors, spec)
         own_bias = None if bias is None else bias.float().contiguous()
         group = 0
-        if scheme == "w4a16":
-            assert spec is not None  # check_keys
+        if spec is not None and scheme in GROUPED:
             q, scale, zero = packing.unpack_w4a16(tensors, spec.group_size)
             n, k = q.shape
             if scale.dtype != torch.bfloat16:
                 raise ArtifactError(f"weight_scale is {scale.dtype}; expected {torch.bfloat16}")
             packed, scales, zeros = panels.pack_int4(q, scale, zero, self._panel)
             own = {"panels": packed, "scales": scales, "zeros": zeros}
-            kind, group = W_INT4, k // scale.shape[1]
+            kind, group = W_INT4 if scheme == "w4a16" else W_INT4A8, k // scale.shape[1]
         elif scheme == "w8a8":
             weight = packing.check_dtype(tensors, "weight", torch.int8)
             n, k = weight.shape

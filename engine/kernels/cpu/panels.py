@@ -27,7 +27,7 @@ def pack_float32(weight: Tensor, panel: int) -> Tensor:
 
 
 def pack_int8(weight: Tensor, panel: int) -> Tensor:
-    """int8 [N, K] -> int32 [panels, ceil(K/4), panel]: four neighbouring k, the first in the lowest byte, each + 128."""
+    """int8 [N, K] -> int32 [panels, ceil(K/4), panel]: four neighbouring k, each + 128, the first the lowest byte."""
     missing = -weight.shape[1] % 4
     if missing:
         weight = torch.cat([weight, weight.new_zeros(weight.shape[0], missing)], dim=1)

@@ -11,10 +11,11 @@ import torch
 from engine.artifact import ArtifactError, LinearSpec
 from engine.kernels.interface import Kernels, PackedLinear
 from engine.kernels.reference.matmul import row_tile, tiled_linear
-from tests.engine.kernels.conftest import assert_close
+from tests.engine.kernels.conftest import BACKENDS, DTYPES, assert_close
 from tests.tiny import pack_nibbles, quantise_w4a16, quantise_w8a8
 
-SCHEMES = ["bf16", "w8a8", "w4a16", "w4a16-symmetric"]
+SCHEMES = ["bf16", "w8a8", "w4a8", "w4a16", "w4a16-symmetric"]
+INTEGER = ["w8a8", "w4a8"]  # whose activations are rounded to 8 bits a token
 SHAPES = [(64, 96), (160, 64), (256, 40), (576, 200)]  # K, N: N beside and beyond whole panels
 
 
@@ -31,14 +32,14 @@ def stored(scheme: str, k: int, n: int) -> tuple[dict[str, torch.Tensor], Linear
         tensors = quantise_w8a8("m", weight)
         meant = tensors["m.weight"].double() * tensors["m.weight_scale"].double()
         spec = LinearSpec(pattern="*", scheme="w8a8")
-    elif scheme == "w4a16":
+    elif scheme in {"w4a16", "w4a8"}:
         tensors = quantise_w4a16("m", weight, 32)
         words, zeros = tensors["m.weight_packed"], tensors["m.weight_zero_point"]
         q = torch.tensor([[(w >> 4 * j) & 15 for w in row for j in range(8)] for row in words.tolist()])
         z = torch.tensor([[(w >> 4 * j) & 15 for w in column for j in range(8)] for column in zeros.t().tolist()]).t()
         scale = tensors["m.weight_scale"].double().repeat_interleave(32, 1)
         meant = (q.double() - z.double().repeat_interleave(32, 1)) * scale
-        spec = LinearSpec(pattern="*", scheme="w4a16", group_size=32, symmetric=False)
+        spec = LinearSpec.model_validate({"pattern": "*", "scheme": scheme, "group_size": 32, "symmetric": False})
     else:
         q = torch.randint(-8, 8, (n, k), generator=torch.Generator().manual_seed(1), dtype=torch.int32)
         scale = (normal(n, k // 32, seed=2).abs() * 0.02 + 0.01).to(torch.bfloat16)
@@ -62,7 +63,7 @@ def test_equals_the_dequantised_product(kernels: Kernels, scheme: str, k: int, n
     bias = normal(n, seed=5)
     x = normal(21, k, seed=3).to(kernels.dtype)
     seen = x.double()
-    if scheme == "w8a8":  # activations are rounded to 8 bits a token, by definition of the scheme
+    if scheme in INTEGER:
         scale = x.float().abs().amax(1, keepdim=True) / 127
         seen = (x.float() / scale).round().double() * scale.double()
     for own_bias in (None, bias):
@@ -83,7 +84,22 @@ def test_a_row_does_not_see_its_neighbours(kernels: Kernels, scheme: str, k: int
         assert torch.equal(kernels.linear(x[chosen], w), full[chosen]), f"{rows} rows"
 
 
-@pytest.mark.parametrize("scheme", ["bf16", "w4a16"])
+@pytest.mark.parametrize("scheme", INTEGER)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_integer_products_are_the_same_bits_in_all_backends(scheme: str, dtype: torch.dtype) -> None:
+    for k, n in SHAPES:
+        x = normal(21, k, seed=3).to(dtype)
+        bias = normal(n, seed=5).to(dtype)
+        first, other = (
+            (made.linear(x, w), made.logits(x, w))
+            for made in (b(dtype, threads=2) for b in BACKENDS)
+            for w in [packed(made, scheme, k, n, bias)]
+        )
+        assert torch.equal(first[0], other[0])
+        assert torch.equal(first[1], other[1])
+
+
+@pytest.mark.parametrize("scheme", ["bf16", "w4a16", "w4a8"])
 def test_logits_are_float32_and_row_invariant(kernels: Kernels, scheme: str) -> None:
     w = packed(kernels, scheme, 64, 96)
     x = normal(40, 64).to(kernels.dtype)

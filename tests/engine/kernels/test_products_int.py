@@ -1,4 +1,4 @@
-"""Integer products, exactly: against sums in int64 and float32 steps as csrc/products_int.c defines them, for every build."""
+"""Integer products, to the bit: sums in int64, then the float32 steps that csrc/products_int.c names; every build."""
 
 from __future__ import annotations
 
