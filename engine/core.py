@@ -11,18 +11,16 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, Protocol
 
-from torch import Tensor
-
 from engine.batch import BatchEntry
 from engine.blocks import BlockPool, BlockPoolError
 from engine.config import EngineConfig
 from engine.grammar.compiler import GrammarCompiler, Matcher, MatchError
 from engine.ledger import SLICE_ROWS
-from engine.logits import Rows
+from engine.logits import DrawnRow, Rows
 from engine.plan import Plan, Scheduled
 from engine.protocol import AddRequest, Output, Refusal, StepRow
 from engine.request import DrawError, FinishReason, Request, RequestError, SamplingParams, TokenLogprob, TooLongError
-from engine.sampling import sample, token_logprobs
+from engine.sampling import checked, is_plain, sample, token_logprobs
 from engine.scheduler import QueueFullError, Scheduler
 from engine.scoring.prompt_score import PromptScore, ScoringError, open_score
 from engine.scoring.references import ReferenceStore, StorageError
@@ -210,7 +208,7 @@ class EngineCore:
         self.scheduler.advance(plan)
         self.counts["step_tokens"] += plan.num_tokens
         outputs: list[Output] = []
-        drawing: list[tuple[Request, Tensor]] = []
+        drawing: list[tuple[Request, Rows]] = []
         for entry, rows in zip(plan.entries, logits, strict=True):
             request = entry.request
             if rows is None and not entry.reaches_end:
@@ -228,7 +226,7 @@ class EngineCore:
                 continue
             if request.num_output_tokens == 0 and request.first_token_s is None:
                 self.counts["prompt_tokens"] += request.num_prompt_tokens
-            final = rows[-1:][0] if rows is not None and request.params.max_tokens else None  # [vocab]
+            final = rows if request.params.max_tokens else None
             for member in (*request.forks, request):  # forks first: they need the blocks of a request that may end now
                 if member is not request:
                     member.prompt_logprobs = request.prompt_logprobs
@@ -236,11 +234,27 @@ class EngineCore:
                     drawing.append((member, final))
                 else:
                     outputs.append(self._finish(member, "length", prompt_logprobs=_owed(member), score=score))
-        tokens = sample([row for _, row in drawing], [r for r, _ in drawing]) if drawing else []
+        tokens = self._draw(drawing)
         now = time.monotonic()
-        for (request, row), token in zip(drawing, tokens, strict=True):
-            outputs.append(self._accept(request, row, token, now))
+        for (request, rows), token in zip(drawing, tokens, strict=True):
+            outputs.append(self._accept(request, rows, token, now))
         return outputs
+
+    @staticmethod
+    def _draw(drawing: list[tuple[Request, Rows]]) -> list[int | DrawError]:
+        """The next token of each request, from the last of its rows."""
+        drawn: list[int | DrawError] = [0] * len(drawing)
+        others = []
+        for i, (request, rows) in enumerate(drawing):
+            if isinstance(rows, DrawnRow) and is_plain(request):
+                drawn[i] = checked(*rows.best, request)
+            else:
+                others.append(i)
+        if others:
+            found = sample([drawing[i][1][-1:][0] for i in others], [drawing[i][0] for i in others])
+            for i, token in zip(others, found, strict=True):
+                drawn[i] = token
+        return drawn
 
     def _collect_prompt_logprobs(self, entry: Scheduled, rows: Rows) -> None:
         """Keeps what is asked of the logits of this chunk's prompt positions; the logits themselves go.
@@ -265,13 +279,13 @@ class EngineCore:
             if (score := self.scores.get(request.id)) is not None:
                 score.take(part)
 
-    def _accept(self, request: Request, row: Tensor, token: int | DrawError, now: float) -> Output:
+    def _accept(self, request: Request, rows: Rows, token: int | DrawError, now: float) -> Output:
         """Appends a drawn token and ends the request if it is done; a fork that is not done starts to run."""
         first = request.num_output_tokens == 0
         if isinstance(token, DrawError):
             return self._failed(request, token)
         params = request.params
-        logprob = token_logprobs(row.unsqueeze(0), [token], params.logprobs)[0] if params.logprobs is not None else None
+        logprob = token_logprobs(rows[-1:], [token], params.logprobs)[0] if params.logprobs is not None else None
         request.tokens.append(token)
         self.counts["generation_tokens"] += 1
         if first:

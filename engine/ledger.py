@@ -108,21 +108,12 @@ def activation_bytes(shape: ModelShape, config: EngineConfig, compute_dtype: str
     The largest step has ``max_num_batched_tokens`` rows, and logits for ``max_num_seqs`` of them.
     """
     rows, size = config.max_num_batched_tokens, DTYPE_BYTES[compute_dtype]
-    hidden, inner = shape.hidden, shape.intermediate
-    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    in_a_layer = max(
-        3 * hidden + (q + 2 * kv) + (q + kv) + q,  # residual, input, output; q k v, rotated q and k, attended
-        2 * hidden + 3 * inner,  # residual, input; gate and up, their product
-        3 * hidden + inner,  # and the product with the output
-        4 * hidden,  # sum and norm: both inputs, both outputs
-    )
-    angles = shape.rotary_tables * shape.head_dim * 4  # half a head's, their cosines and sines in float32
+    hidden, inner, q = shape.hidden, shape.intermediate, shape.heads * shape.head_dim
     all_along = (
-        config.max_model_len * angles
-        + rows * (2 * angles + 3 * 8)  # of both halves; token ids, positions, slots
-        + rows
-        * max(hidden, inner, q)
-        * size  # the input of a product in row tiles (csrc/products_float.c); w8a8 needs half
+        config.max_model_len * shape.rotary_tables * shape.head_dim * 4  # half a head's cosines and sines in float32
+        + rows * 3 * 8  # token ids, positions, slots
+        + rows * step_row_bytes(shape, compute_dtype)
+        + rows * max(hidden, inner, q) * size  # a product's input in row tiles (csrc/products_float.c); w8a8 needs half
         + compute_threads(config) * (rows + PANEL_SLICE) * PANEL * 4  # sums of a panel, one slice of it (ibid.)
     )
     at_the_head = (
@@ -131,7 +122,18 @@ def activation_bytes(shape: ModelShape, config: EngineConfig, compute_dtype: str
         + SLICE_COPIES * SLICE_ROWS * shape.vocab * 4
         + ROW_BYTES * shape.vocab
     )
-    return all_along + max(rows * in_a_layer * size, at_the_head)
+    return all_along + at_the_head
+
+
+def step_row_bytes(shape: ModelShape, compute_dtype: str) -> int:
+    """Working memory of a step for each of its rows, as kernels/cpu/program.py lays it out; kept between steps."""
+    hidden, inner = shape.hidden, shape.intermediate
+    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    widest = max(
+        2 * hidden + (q + 2 * kv) + q,  # residual, normed; q k v; rotated q
+        3 * hidden + inner,  # residual, normed and the layer's output; the gated product
+    )
+    return widest * DTYPE_BYTES[compute_dtype] + max(hidden, inner, q)  # and the widest input of a product in 8 bits
 
 
 def compute_threads(config: EngineConfig) -> int:

@@ -33,3 +33,17 @@ class LazyRows:
     def __getitem__(self, at: slice) -> Tensor:
         with inference_mode():
             return self._head(self.hidden[at].contiguous())
+
+
+class DrawnRow:
+    """The logits of one position, of which it is known where the largest is."""
+
+    def __init__(self, logits: Tensor, row: int, best: tuple[int, float]) -> None:
+        """``logits`` float32 [rows, vocab]; ``best``: the first token of the largest logit, which is NaN if any is."""
+        self._logits, self._row, self.best = logits, row, best
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, at: slice) -> Tensor:
+        return self._logits[self._row : self._row + 1][at]

@@ -9,9 +9,12 @@ block tables                   belong to the scheduler's BlockPool; the runner b
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from engine import ledger
@@ -19,13 +22,18 @@ from engine.artifact import read_manifest
 from engine.batch import BatchEntry
 from engine.config import EngineConfig, resolve_dtypes
 from engine.isa import isa_features, reason_of, target_of, within
-from engine.kernels.interface import AttentionMeta
+from engine.kernels.interface import AttentionMeta, StepInput, StepOutput
 from engine.kernels.registry import select
-from engine.layers.step import StepInput
-from engine.logits import LazyRows, Rows
+from engine.logits import DrawnRow, LazyRows, Rows
 from engine.models.registry import load_model, read_config
 
 log = logging.getLogger(__name__)
+
+WANTED: dict[str, Callable[[BatchEntry], int]] = {  # last rows of an entry whose hidden states are needed
+    "none": lambda entry: 0,
+    "last": lambda entry: 1,
+    "all": lambda entry: len(entry.token_ids),
+}
 
 
 class ModelRunner:
@@ -60,6 +68,8 @@ class ModelRunner:
                 )
                 for _ in range(self.shape.layers)
             ]
+            self._replay = kernels.record(self.model, self.caches, config.max_num_batched_tokens)
+        self._run = self._replay or self._run_plainly
         self.derived: dict[str, Any] = {
             "compute_dtype": compute,
             "compute_dtype_reason": reason,
@@ -97,20 +107,34 @@ class ModelRunner:
             return self._execute(batch)
 
     def _execute(self, batch: list[BatchEntry]) -> list[Rows | None]:
-        hidden = self.model.forward(self._step(batch), self.caches)  # [T, hidden], normed
-        ends = torch.tensor([len(entry.token_ids) for entry in batch]).cumsum(0)
-        last = [int(end) - 1 for entry, end in zip(batch, ends, strict=True) if entry.logits == "last"]
-        found = iter(self.model.logits(hidden[last]).split(1) if last else [])
+        scored = any(entry.logits == "all" for entry in batch)
+        hidden, logits, best = self._run(self._step(batch), with_logits=not scored)  # [W, hidden], [W, vocab]
+        counts = [WANTED[entry.logits](entry) for entry in batch]
+        starts = [0, *accumulate(counts)]
+        if scored:  # rows that are drawn from among others whose logits nobody may ever look at
+            last = [at for entry, at in zip(batch, starts, strict=False) if entry.logits == "last"]
+            logits = self.model.logits(hidden[last]) if last else None
         rows: list[Rows | None] = []
-        for entry, part in zip(batch, hidden.tensor_split(ends[:-1]), strict=True):
-            match entry.logits:
-                case "none":
-                    rows.append(None)
-                case "last":
-                    rows.append(next(found))
-                case "all":
-                    rows.append(LazyRows(part, self.model.logits))
+        drawn = 0
+        for entry, start, count in zip(batch, starts, counts, strict=False):
+            if entry.logits == "last" and logits is not None:
+                rows.append(logits[drawn : drawn + 1] if best is None else DrawnRow(logits, drawn, best[drawn]))
+                drawn += 1
+            elif entry.logits == "all":
+                rows.append(LazyRows(hidden[start : start + count], self.model.logits))
+            else:
+                rows.append(None)
         return rows
+
+    def _run_plainly(self, step: StepInput, with_logits: bool) -> StepOutput:
+        """What a replay does, one operation after the other."""
+        hidden = self.model.run(self.model.kernels, step, self.caches)
+        return StepOutput(hidden, self.model.logits(hidden) if with_logits and len(hidden) else None)
+
+    def profile(self, on: bool) -> list[tuple[str, int | None, float]]:
+        """Where the time of steps goes: see engine.kernels.interface.Replay.profile. What a step takes beyond the sum
+        is Python's share. Always empty with kernels that have no replay."""
+        return [] if self._replay is None else self._replay.profile(on)
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         """Copies whole blocks, (source, target) each, in all layers: copy-on-write. Every source is read before any
@@ -139,22 +163,25 @@ class ModelRunner:
 
     def _step(self, batch: list[BatchEntry]) -> StepInput:
         size = self.block_size
-        tokens = torch.tensor([t for entry in batch for t in entry.token_ids])
-        positions = torch.tensor([p for e in batch for p in range(e.start, e.start + len(e.token_ids))])
-        slots = torch.tensor(
-            [
-                e.block_table[p // size] * size + p % size
-                for e in batch
-                for p in range(e.start, e.start + len(e.token_ids))
-            ]
-        )
-        lengths = [e.start + len(e.token_ids) for e in batch]
-        widest = max(-(-n // size) for n in lengths)
-        tables = torch.zeros(len(batch), widest, dtype=torch.int32)
+        counts = np.array([len(e.token_ids) for e in batch])
+        ends = counts.cumsum()
+        tokens = np.array([t for e in batch for t in e.token_ids])
+        starts = np.array([e.start for e in batch])
+        lengths = starts + counts
+        first = ends - counts  # row of an entry's first token
+        request = np.repeat(np.arange(len(batch)), counts)
+        positions = np.arange(ends[-1]) + (starts - first)[request]
+        tables = np.zeros((len(batch), -(-int(lengths.max()) // size)), np.int32)
         for row, entry in zip(tables, batch, strict=True):
-            used = entry.block_table[:widest]
-            row[: len(used)] = torch.tensor(used, dtype=torch.int32)
-        starts = torch.zeros(len(batch) + 1, dtype=torch.int32)
-        starts[1:] = torch.tensor([len(e.token_ids) for e in batch]).cumsum(0)
-        meta = AttentionMeta(starts, torch.tensor(lengths, dtype=torch.int32), tables)
-        return StepInput(tokens, positions, slots, meta)
+            used = entry.block_table[: len(row)]
+            row[: len(used)] = used
+        slots = tables[request, positions // size] * np.int64(size) + positions % size
+        wanted = [(end - WANTED[e.logits](e), end) for e, end in zip(batch, ends.tolist(), strict=True)]
+        meta = AttentionMeta(
+            torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32)),
+            torch.from_numpy(lengths.astype(np.int32)),
+            torch.from_numpy(tables),
+        )
+        rows = np.array([row for start, end in wanted for row in range(start, end)], np.int64)
+        tensor = torch.from_numpy
+        return StepInput(tensor(tokens), tensor(positions), tensor(slots), meta, tensor(rows))

@@ -30,20 +30,26 @@ def sample(rows: Sequence[Tensor], requests: Sequence[Request]) -> list[int | Dr
     before any filter. An error stands in the place of the request it belongs to.
     """
     drawn: list[int | DrawError] = [0] * len(rows)
-    plain = [i for i, r in enumerate(requests) if _is_plain(r)]
+    plain = [i for i, r in enumerate(requests) if is_plain(r)]
     for at in range(0, len(plain), SLICE_ROWS):
         part = plain[at : at + SLICE_ROWS]
         stacked = rows[part[0]].unsqueeze(0) if len(part) == 1 else torch.stack([rows[i] for i in part])
         best = stacked.argmax(dim=-1, keepdim=True)  # [part, 1]; the first, that is lowest, id on ties
         for i, token, value in zip(part, best[:, 0].tolist(), stacked.gather(1, best)[:, 0].tolist(), strict=True):
-            drawn[i] = token if math.isfinite(value) else _not_finite(requests[i])
+            drawn[i] = checked(token, value, requests[i])
     for i in set(range(len(rows))) - set(plain):
         drawn[i] = _sample_one(rows[i], requests[i])
     return drawn
 
 
-def _is_plain(request: Request) -> bool:
+def is_plain(request: Request) -> bool:
+    """Whether its token is the first of the largest of the model's logits."""
     return request.params.temperature == 0 and not request.params.modifies_logits and request.matcher is None
+
+
+def checked(token: int, largest: float, request: Request) -> int | DrawError:
+    """``token``, where the largest logit (NaN where one is) is a number."""
+    return token if math.isfinite(largest) else _not_finite(request)
 
 
 def _not_finite(request: Request) -> LogitsError:

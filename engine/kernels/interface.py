@@ -8,8 +8,9 @@ a remainder loop that adds in another order, a quantisation scale taken over sev
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -72,7 +73,122 @@ class PackedLinear:
         return sum(int(t.numel()) * int(t.element_size()) for t in own)
 
 
-class Kernels(Protocol):
+@dataclass(frozen=True)
+class StepInput:
+    """T tokens of R requests, one after the other."""
+
+    tokens: Tensor  # int64 [T]
+    positions: Tensor  # int64 [T], each in its own request
+    slots: Tensor  # int64 [T], block * block_size + offset
+    meta: AttentionMeta
+    wanted: Tensor  # int64 [W], rising: the rows whose hidden states are wanted
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The heads of an attention layer. The norms are RMS norms of each head by itself (Henry et al. 2020, "Query-Key
+    Normalization")."""
+
+    heads: int
+    kv_heads: int
+    dim: int
+    q_norm: Tensor | None = None  # float32 [dim]; both or neither
+    k_norm: Tensor | None = None
+    eps: float = 0.0
+
+
+class Operations(Protocol):
+    """What a model's forward pass is made of. T, the rows of a step, may be 0. Returns new tensors, which a model only
+    hands on to further operations: a recorder can stand in for the kernels.
+    """
+
+    def embed(self, tokens: Tensor, w: PackedLinear, scale: float = 1.0) -> Tensor:
+        """Rows ``tokens`` (int64 [T]) of a packed bf16-scheme weight [N, K] -> [T, K]: a tied head and the embedding
+        are one tensor in memory. ``scale`` is rounded to the compute dtype before it is applied.
+        """
+        ...
+
+    def linear(self, x: Tensor, w: PackedLinear) -> Tensor:
+        """x [T, K] -> [T, N], in the compute dtype."""
+        ...
+
+    def gated_linear(self, x: Tensor, w: PackedLinear, activation: Activation) -> Tensor:
+        """x [T, K] -> [T, N / 2]: ``gated_mul`` of the product, the same bits."""
+        ...
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        """[T, N1], [T, N2], ... -> [T, N1 + N2 + ...]."""
+        ...
+
+    def pick(self, x: Tensor, rows: Tensor) -> Tensor:
+        """x [T, N] -> its rows int64 [W] -> [W, N]."""
+        ...
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x [T, H] in the compute dtype, weight float32 [H] -> [T, H]; in float32, rounded once (Zhang and Sennrich
+        2019). Rows may be tokens or the heads of tokens.
+        """
+        ...
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """(rms_norm(x + residual), x + residual), the sum rounded to the compute dtype first."""
+        ...
+
+    def queries(self, qkv: Tensor, heads: Heads, cos: Tensor, sin: Tensor, step: StepInput, cache: KvCache) -> Tensor:
+        """The queries [T, heads * dim] of fused rows of q, k and v [T, (heads + 2 kv_heads) * dim], after ``rms_norm``
+        of each head where there are norms and ``rope`` by the tables cos and sin, float32 [positions, dim / 2]. Keys,
+        which go the same way, and values are written into the cache, as ``write_kv`` does it. Mutates the cache.
+        """
+        ...
+
+    def attend(
+        self, q: Tensor, heads: Heads, cache: KvCache, step: StepInput, scale: float, window: int | None
+    ) -> Tensor:
+        """``paged_attention`` of [T, heads * dim] -> the same shape."""
+        ...
+
+    def gated_mul(self, gate_up: Tensor, activation: Activation) -> Tensor:
+        """gate_up [T, 2I] -> activation(gate) * up [T, I], in float32, rounded once.
+
+        silu(x) = x sigmoid(x); gelu_tanh(x) = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 (Hendrycks and Gimpel
+        2016).
+        """
+        ...
+
+    def logits(self, x: Tensor, w: PackedLinear) -> Tensor:
+        """As ``linear``, but float32 comes out: the head's output is not rounded more than the backend must."""
+        ...
+
+
+class StepOutput(NamedTuple):
+    hidden: Tensor  # [W, hidden], normed, in the compute dtype
+    logits: Tensor | None  # float32 [W, vocab], if they were asked for
+    best: list[tuple[int, float]] | None = None  # of each row of logits the first of its largest, where that is known
+
+
+class Model(Protocol):
+    """What a backend must know of a model to run it in its own way."""
+
+    head: PackedLinear
+
+    def run(self, ops: Operations, step: StepInput, caches: Sequence[KvCache]) -> Tensor:
+        """Normed hidden states [W, hidden] of the wanted rows. Mutates the caches."""
+        ...
+
+
+class Replay(Protocol):
+    """A model's step as a backend has prepared it: the bits of ``Model.run`` and ``logits`` on its kernels."""
+
+    def __call__(self, step: StepInput, with_logits: bool) -> StepOutput: ...
+
+    def profile(self, on: bool) -> list[tuple[str, int | None, float]]:
+        """(kind of operation, layer or None, seconds) for each operation of a step, in their order, summed over the
+        steps since profiling was switched on; nothing if it was not. ``on``: whether to go on, from zero.
+        """
+        ...
+
+
+class Kernels(Operations, Protocol):
     """One backend for one compute dtype (bfloat16 or float32). Returns new tensors where nothing else is said."""
 
     name: str
@@ -90,38 +206,10 @@ class Kernels(Protocol):
         """
         ...
 
-    def linear(self, x: Tensor, w: PackedLinear) -> Tensor:
-        """x [T, K] -> [T, N], in the compute dtype.
-
-        bf16, w4a16: sums in float32. w8a8, w4a8: x is rounded to int8 with one float32 scale a row (as in
-        ``write_kv``), sums of products of integers are exact, and what is left is float32 in this order, so that
-        every backend and machine gives the same bits: the bias, if there is one, is added last, with a rounding of
-        its own, and the whole then rounded to the compute dtype.
-
-        w8a8  (sum * row scale) * scale of the output
-        w4a8  s * row scale, where s goes through the groups of inputs in order, starting from 0:
-              s = fma(scale of the group, sum over the group of (q - zero) * x, s), rounded once
+    def record(self, model: Model, caches: Sequence[KvCache], rows: int) -> Replay | None:
+        """The model's step, prepared for up to ``rows`` rows (more are possible, and take more memory later); None:
+        this backend has nothing better than to run it one operation after the other.
         """
-        ...
-
-    def logits(self, x: Tensor, w: PackedLinear) -> Tensor:
-        """As ``linear``, but float32 comes out: the head's output is not rounded more than the backend must."""
-        ...
-
-    def embed(self, tokens: Tensor, w: PackedLinear) -> Tensor:
-        """Rows ``tokens`` (int64 [T]) of a packed bf16-scheme weight [N, K] -> [T, K]: a tied head and the embedding
-        are one tensor in memory.
-        """
-        ...
-
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """x [T, H] in the compute dtype, weight float32 [H] -> [T, H]; in float32, rounded once (Zhang and Sennrich
-        2019). Rows may be tokens or the heads of tokens.
-        """
-        ...
-
-    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """(rms_norm(x + residual), x + residual), the sum rounded to the compute dtype first."""
         ...
 
     def rope(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,13 +236,5 @@ class Kernels(Protocol):
         """Causal attention of q [T, heads, D] over the paged cache -> [T, heads, D], accumulated in float32.
 
         ``window``: position p sees p - window + 1 ... p only (Beltagy et al. 2020; Mistral 7B, Jiang et al. 2023).
-        """
-        ...
-
-    def gated_mul(self, gate_up: Tensor, activation: Activation) -> Tensor:
-        """gate_up [T, 2I] -> activation(gate) * up [T, I], in float32, rounded once.
-
-        silu(x) = x sigmoid(x); gelu_tanh(x) = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 (Hendrycks and Gimpel
-        2016).
         """
         ...

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.artifact import GROUPED, ArtifactError, LinearSpec, Manifest
-from engine.kernels.interface import Kernels, PackedLinear
+from engine.kernels.interface import Activation, Kernels, Operations, PackedLinear
 from engine.models.weights import TensorStore
 
 SUFFIXES = {
@@ -33,8 +33,8 @@ class Linear:
     there is one product for each run of equal ones, and the results are joined.
     """
 
-    def __init__(self, kernels: Kernels, parts: list[PackedLinear]) -> None:
-        self.kernels, self.parts = kernels, parts
+    def __init__(self, parts: list[PackedLinear]) -> None:
+        self.parts = parts
 
     @classmethod
     def load(
@@ -62,13 +62,19 @@ class Linear:
                 runs[-1][1].append(read)
             else:
                 runs.append((spec, [read]))
-        return cls(kernels, [part for spec, found in runs for part in _pack(kernels, store, spec, found)])
+        return cls([part for spec, found in runs for part in _pack(kernels, store, spec, found)])
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, ops: Operations, x: Tensor) -> Tensor:
         """x [T, K] -> [T, N]."""
         if len(self.parts) == 1:
-            return self.kernels.linear(x, self.parts[0])
-        return torch.cat([self.kernels.linear(x, part) for part in self.parts], dim=1)
+            return ops.linear(x, self.parts[0])
+        return ops.join([ops.linear(x, part) for part in self.parts])
+
+    def gated(self, ops: Operations, x: Tensor, activation: Activation) -> Tensor:
+        """x [T, K] -> [T, N / 2]: the activation of the first half of the outputs times the second half."""
+        if len(self.parts) == 1:
+            return ops.gated_linear(x, self.parts[0], activation)
+        return ops.gated_mul(self(ops, x), activation)
 
 
 def _same(a: LinearSpec | None, b: LinearSpec | None) -> bool:

@@ -6,17 +6,16 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from engine.kernels.interface import Activation, Kernels
+from engine.kernels.interface import Activation, Operations
 from engine.layers.linear import Linear
 
 
 @dataclass(frozen=True)
 class GatedMlp:
-    kernels: Kernels
     gate_up: Linear
     down: Linear
     activation: Activation
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, ops: Operations, x: Tensor) -> Tensor:
         """x [T, hidden] -> [T, hidden]."""
-        return self.down(self.kernels.gated_mul(self.gate_up(x), self.activation))
+        return self.down(ops, self.gate_up.gated(ops, x, self.activation))

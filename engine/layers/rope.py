@@ -147,8 +147,3 @@ class RotaryTable:
         frequencies, factor = rope.frequencies()
         angles = torch.arange(positions).float()[:, None] * frequencies
         self.cos, self.sin = angles.cos() * factor, angles.sin() * factor
-
-    def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """int64 [T] -> cos, sin [T, head_dim], halves repeated."""
-        cos, sin = self.cos[positions], self.sin[positions]
-        return torch.cat((cos, cos), dim=1), torch.cat((sin, sin), dim=1)

@@ -5,19 +5,19 @@ ids -> embedding -> [ norm -> attention (-> norm) -> + -> norm -> mlp (-> norm) 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from engine.artifact import ArtifactError, Manifest
-from engine.kernels.interface import Kernels, KvCache
-from engine.layers.attention import Attention, HeadNorms
+from engine.kernels.interface import Heads, Kernels, KvCache, Operations, StepInput
+from engine.layers.attention import Attention
 from engine.layers.linear import Linear
 from engine.layers.mlp import GatedMlp
 from engine.layers.rope import RotaryTable
-from engine.layers.step import StepInput
 from engine.models.description import Description
 from engine.models.weights import TensorStore
 
@@ -32,7 +32,6 @@ class Layer:
     before_mlp: Tensor
     mlp: GatedMlp
     after_mlp: Tensor | None
-    rotary: RotaryTable  # shared by the layers that rotate alike
 
     @property
     def norms(self) -> list[Tensor]:
@@ -78,17 +77,14 @@ class Decoder:
 
         def layer(i: int) -> Layer:
             at, kind, names = f"model.layers.{i}", description.layers[i], description.norms
-            head_norms = None
+            own = Heads(self.shape.heads, self.shape.kv_heads, self.shape.head_dim)
             if description.qk_norm:
-                dim = self.shape.head_dim
-                head_norms = HeadNorms(
-                    norm(f"{at}.self_attn.q_norm", dim), norm(f"{at}.self_attn.k_norm", dim), self.eps
-                )
+                q_norm, k_norm = (norm(f"{at}.self_attn.{name}_norm", own.dim) for name in "qk")
+                own = replace(own, q_norm=q_norm, k_norm=k_norm, eps=self.eps)
             return Layer(
                 before_attention=norm(f"{at}.input_layernorm"),
                 attention=Attention(
-                    kernels,
-                    self.shape,
+                    own,
                     qkv=linear(
                         f"{at}.self_attn.",
                         {"q_proj": heads, "k_proj": kv_heads, "v_proj": kv_heads},
@@ -97,13 +93,12 @@ class Decoder:
                     ),
                     out=linear(f"{at}.self_attn.", {"o_proj": hidden}, heads, bias=description.o_bias),
                     scale=description.attention_scale,
+                    rotary=tables[kind.rope],
                     window=kind.window,
-                    head_norms=head_norms,
                 ),
                 after_attention=norm_if_named(at, names.after_attention),
                 before_mlp=norm(f"{at}.{names.before_mlp}"),
                 mlp=GatedMlp(
-                    kernels,
                     gate_up=linear(
                         f"{at}.mlp.", {"gate_proj": wide, "up_proj": wide}, hidden, bias=description.mlp_bias
                     ),
@@ -111,7 +106,6 @@ class Decoder:
                     activation=description.activation,
                 ),
                 after_mlp=norm_if_named(at, names.after_mlp),
-                rotary=tables[kind.rope],
             )
 
         self.layers = [layer(i) for i in range(self.shape.layers)]
@@ -126,28 +120,28 @@ class Decoder:
         self.head = self.embedding if description.tied else linear("", {"lm_head": self.shape.vocab}, hidden).parts[0]
         store.refuse_unread()
 
-    def forward(self, step: StepInput, caches: list[KvCache]) -> Tensor:
-        """Normed hidden states [T, hidden] of the step's tokens. Mutates the caches."""
-        turns = {id(layer.rotary): layer.rotary(step.positions) for layer in self.layers}
-        residual = self.embed(step.tokens)
-        x = self.kernels.rms_norm(residual, self.layers[0].before_attention, self.eps)
+    def run(self, ops: Operations, step: StepInput, caches: Sequence[KvCache]) -> Tensor:
+        """Normed hidden states [W, hidden] of the step's wanted rows, by these operations. Mutates the caches."""
+        residual = self.embed(step.tokens, ops)
+        x = ops.rms_norm(residual, self.layers[0].before_attention, self.eps)
         for i, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
-            x = self._normed(layer.attention(x, step, turns[id(layer.rotary)], cache), layer.after_attention)
-            x, residual = self.kernels.add_rms_norm(x, residual, layer.before_mlp, self.eps)
-            x = self._normed(layer.mlp(x), layer.after_mlp)
-            following = self.layers[i + 1].before_attention if i + 1 < len(self.layers) else self.norm
-            x, residual = self.kernels.add_rms_norm(x, residual, following, self.eps)
+            x = layer.attention(ops, x, step, cache)
+            last = i + 1 == len(self.layers)
+            if last:  # of the others nothing more is needed than their keys and values
+                x, residual = ops.pick(x, step.wanted), ops.pick(residual, step.wanted)
+            x = self._normed(ops, layer.attention.out(ops, x), layer.after_attention)
+            x, residual = ops.add_rms_norm(x, residual, layer.before_mlp, self.eps)
+            x = self._normed(ops, layer.mlp(ops, x), layer.after_mlp)
+            following = self.norm if last else self.layers[i + 1].before_attention
+            x, residual = ops.add_rms_norm(x, residual, following, self.eps)
         return x
 
-    def embed(self, tokens: Tensor) -> Tensor:
-        """int64 [T] -> [T, hidden]. The scale is rounded to the compute dtype first, as transformers does."""
-        embedded = self.kernels.embed(tokens, self.embedding)
-        if self.description.embedding_scale == 1.0:
-            return embedded
-        return embedded * torch.tensor(self.description.embedding_scale).to(embedded.dtype)
+    def embed(self, tokens: Tensor, ops: Operations | None = None) -> Tensor:
+        """int64 [T] -> [T, hidden]."""
+        return (ops or self.kernels).embed(tokens, self.embedding, self.description.embedding_scale)
 
-    def _normed(self, x: Tensor, weight: Tensor | None) -> Tensor:
-        return x if weight is None else self.kernels.rms_norm(x, weight, self.eps)
+    def _normed(self, ops: Operations, x: Tensor, weight: Tensor | None) -> Tensor:
+        return x if weight is None else ops.rms_norm(x, weight, self.eps)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Normed hidden states [T, hidden] -> float32 [T, vocab]."""

@@ -80,9 +80,9 @@ def test_the_largest_step_counts_what_is_alive_at_once() -> None:
     base = activation_bytes(shape, one, "bfloat16")
     many = [activation_bytes(shape, one.model_copy(update={"max_num_seqs": n}), "bfloat16") for n in (2000, 2001)]
     assert many[1] - many[0] == 500 * 4
-    # A second table of cosines and sines of max_model_len positions; of the step's rows both halves of a head.
+    # A second table of cosines and sines of max_model_len positions.
     two = shape.model_copy(update={"rotary_tables": 2})
-    assert activation_bytes(two, one, "bfloat16") - base == (2048 + 2 * 512) * 16 * 4
+    assert activation_bytes(two, one, "bfloat16") - base == 2048 * 16 * 4
     wide = activation_bytes(shape, one, "float32")
     assert base < wide < 2 * base
 

@@ -10,22 +10,25 @@ w4a8    products_int.c, likewise
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from engine.artifact import GROUPED, ArtifactError, LinearSpec
+from engine.kernels.composed import Composed
 from engine.kernels.cpu import compile as compiler
 from engine.kernels.cpu import panels
 from engine.kernels.cpu.library import Library, pointer
 from engine.kernels.cpu.products import GATES, W_BF16, W_F32, W_INT4, W_INT4A8, W_INT8, CpuLinear
-from engine.kernels.interface import Activation, AttentionMeta, KvCache, PackedLinear
+from engine.kernels.cpu.program import Program, record
+from engine.kernels.interface import Activation, AttentionMeta, KvCache, Model, PackedLinear
 from engine.kernels.reference import packing
 
 KV_KINDS, NO_WINDOW = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}, 0  # as in csrc/attention.c
 
 
-class CpuKernels:
+class CpuKernels(Composed):
     """Implements engine.kernels.interface.Kernels."""
 
     name = "cpu"
@@ -76,11 +79,14 @@ class CpuKernels:
     def logits(self, x: Tensor, w: PackedLinear) -> Tensor:
         return self._product(x, w, torch.float32)
 
-    def embed(self, tokens: Tensor, w: PackedLinear) -> Tensor:
+    def record(self, model: Model, caches: Sequence[KvCache], rows: int) -> Program:
+        return record(self._c, self.dtype, self.threads, model, caches, rows)
+
+    def embed(self, tokens: Tensor, w: PackedLinear, scale: float = 1.0) -> Tensor:
         columns = w.tensors["panels"][tokens // self._panel, :, tokens % self._panel]  # [T, K or pairs]
         if columns.dtype == torch.int32:
             columns = columns.view(torch.bfloat16)
-        return columns[:, : w.in_features].to(self.dtype)
+        return columns[:, : w.in_features].to(self.dtype) * torch.tensor(scale).to(self.dtype)
 
     def _product(self, x: Tensor, w: PackedLinear, dtype: torch.dtype) -> Tensor:
         """x . w, and where w is of an integer kind with x quantised a row at a time."""

@@ -21,7 +21,7 @@ from engine.kernels.errors import UnavailableError
 log = logging.getLogger(__name__)
 
 SOURCE_DIR = Path(__file__).parent / "csrc"
-UNITS = ("pool.c", "rows.c", "attention.c", "products_float.c", "products_int.c")
+UNITS = ("pool.c", "step.c", "rows.c", "attention.c", "products_float.c", "products_int.c")
 COMPILERS = ("cc", "gcc", "clang")
 # No -ffast-math: it would let the compiler reorder sums.
 FLAGS = "-O3 -std=gnu11 -fPIC -pthread -fvisibility=hidden -fno-math-errno -ffp-contract=fast -w"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.artifact import GROUPED, LinearSpec
-from engine.kernels.interface import Activation, AttentionMeta, KvCache, PackedLinear
+from engine.kernels.composed import Composed
+from engine.kernels.interface import Activation, AttentionMeta, KvCache, Model, PackedLinear
 from engine.kernels.reference import attention, packing
 from engine.kernels.reference.matmul import fused_multiply_add, row_tile, tiled_linear
 
@@ -20,7 +21,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 
-class ReferenceKernels:
+class ReferenceKernels(Composed):
     """Implements engine.kernels.interface.Kernels for the CPU.
 
     PyTorch computes exp and tanh in vectors, and one by one what is left at the end of a thread's share of a tensor,
@@ -74,8 +75,11 @@ class ReferenceKernels:
         out = tiled_linear(x.contiguous(), weight, tile)
         return out if w.bias is None else out + w.bias
 
-    def embed(self, tokens: Tensor, w: PackedLinear) -> Tensor:
-        return w.tensors["weight"][tokens]
+    def record(self, model: Model, caches: Sequence[KvCache], rows: int) -> None:
+        return None
+
+    def embed(self, tokens: Tensor, w: PackedLinear, scale: float = 1.0) -> Tensor:
+        return w.tensors["weight"][tokens] * torch.tensor(scale).to(self.dtype)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         wide = x.float()
@@ -116,7 +120,8 @@ class ReferenceKernels:
 
     def gated_mul(self, gate_up: Tensor, activation: Activation) -> Tensor:
         gate, up = gate_up.chunk(2, dim=-1)
-        activated = torch.stack([ACTIVATIONS[activation](row) for row in gate.float().contiguous()])
+        wide = gate.float().contiguous()
+        activated = torch.stack([ACTIVATIONS[activation](row) for row in wide]) if len(wide) else wide
         return (activated * up.float()).to(self.dtype)
 
 

@@ -33,8 +33,8 @@ def test_fused_equals_its_parts(tmp_path: Path, kernels: ReferenceKernels, tier:
     x = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
     fused = Linear.load(kernels, store, manifest, QKV, bias)
     assert len(fused.parts) == 1
-    parts = torch.cat([Linear.load(kernels, store, manifest, [m], bias)(x) for m in QKV], dim=1)
-    assert torch.allclose(fused(x), parts, atol=1e-5)
+    parts = torch.cat([Linear.load(kernels, store, manifest, [m], bias)(kernels, x) for m in QKV], dim=1)
+    assert torch.allclose(fused(kernels, x), parts, atol=1e-5)
     apart = [part for m in QKV for part in Linear.load(kernels, store, manifest, [m], bias).parts]
     assert sum(part.nbytes for part in fused.parts) == sum(part.nbytes for part in apart)
 
@@ -65,7 +65,7 @@ def test_spared_modules_keep_their_own_product(tmp_path: Path, kernels: Referenc
     assert [p.scheme for p in layer.parts] == ["w8a8", "bf16"]
     assert [p.out_features for p in layer.parts] == [96, 32]
     x = torch.randn(3, 64, generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(layer(x)[:, 96:], x @ plain[f"{AT}.v_proj.weight"].float().T, atol=1e-5)
+    assert torch.allclose(layer(kernels, x)[:, 96:], x @ plain[f"{AT}.v_proj.weight"].float().T, atol=1e-5)
 
 
 def test_a_missing_tensor_is_named(tmp_path: Path, kernels: ReferenceKernels) -> None:

@@ -6,7 +6,7 @@
    absolute multiples of 16, in order. The heads of a query row that share a KV head go together; a tile of rows
    shares the conversion of a chunk to float32 and nothing else: what is done for a row depends on its own position
    only. */
-#include "common.h"
+#include "kernels.h"
 #include "pool.h"
 
 #include <stdatomic.h>

@@ -1,7 +1,7 @@
-/* Norm, rope, activation and int8 quantisation for float32 and bfloat16. */
-#include "activation.h"
-#include "common.h"
+/* Norm, rope, activation, int8 quantisation and embedding for float32 and bfloat16. */
+#include "kernels.h"
 #include "pool.h"
+#include "tiles.h"
 
 #define ROWS_AN_ITEM 8
 typedef struct {
