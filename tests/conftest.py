@@ -11,6 +11,28 @@ from pathlib import Path
 import pytest
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--isa", default="auto", help="run with the C kernels of a lesser CPU: avx512, avx2 or baseline")
+    parser.addoption("--kernel-flags", default="", help="further flags for the compiler of the C kernels")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Both options hold for this process: for what it computes itself, not for servers that it starts."""
+    isa, flags = config.getoption("--isa"), config.getoption("--kernel-flags")
+    if isa == "auto" and not flags:
+        return
+    from engine.isa import isa_features, target_of
+    from engine.kernels.cpu import compile as compiler
+
+    if target := target_of(isa, isa_features()):
+        compiler.target_flag = lambda: target
+    if flags:
+        compiler.FLAGS += f" {flags}"
+        os.environ.pop(
+            "LD_PRELOAD", None
+        )  # a sanitizer's library is in this process, and none of the compiler's business
+
+
 @pytest.fixture(scope="session")
 def real_model_dir() -> Path:
     """The default model of params.yaml as ``fetch`` writes it; for tests marked ``slow``. Do not write into it.

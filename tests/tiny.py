@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from engine.artifact import LinearSpec, Manifest, Named, list_files, write_manifest
 
-Tier = Literal["bf16", "int8", "int4"]
+Tier = Literal["bf16", "int8", "int4", "int4-a8"]
 Family = Literal["llama", "mistral", "qwen2", "qwen3", "gemma3"]
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>"]
 EOS_ID = 256 + SPECIALS.index("<|im_end|>")
@@ -88,16 +88,26 @@ CONFIGS: dict[Family, dict[str, Any]] = {
 }
 
 
-def make_tiny_artifact(path: Path, tier: Tier = "bf16", seed: int = 0, family: Family = "llama", **config: Any) -> Path:
+def make_tiny_artifact(
+    path: Path,
+    tier: Tier = "bf16",
+    seed: int = 0,
+    family: Family = "llama",
+    int8_head: bool = False,
+    **config: Any,
+) -> Path:
     """Writes the artifact into ``path`` (made if needed) and returns it.
 
     ``config`` overrides keys of ``config.json``, for instance ``tie_word_embeddings=False`` or ``attention_bias=True``.
-    All tiers of one seed quantise the same weights.
+    All tiers of one seed quantise the same weights. ``int8_head``: the head is a quantised tensor of its own.
     """
     path.mkdir(parents=True, exist_ok=True)
     settings = CONFIGS[family] | config
     weights = random_weights(settings, seed)
     tensors: dict[str, torch.Tensor] = {}
+    if int8_head:
+        settings["tie_word_embeddings"] = False
+        tensors |= quantise_w8a8("lm_head", weights.pop("lm_head.weight", weights["model.embed_tokens.weight"]))
     for name, tensor in weights.items():
         module = name.removesuffix(".weight")
         if tier == "bf16" or not module.endswith("_proj"):
@@ -115,7 +125,8 @@ def make_tiny_artifact(path: Path, tier: Tier = "bf16", seed: int = 0, family: F
         "bf16": [],
         "int8": [LinearSpec(pattern="model.layers.*", scheme="w8a8")],
         "int4": [LinearSpec(pattern="model.layers.*", scheme="w4a16", group_size=GROUP_SIZE, symmetric=False)],
-    }[tier]
+        "int4-a8": [LinearSpec(pattern="model.layers.*", scheme="w4a8", group_size=GROUP_SIZE, symmetric=False)],
+    }[tier] + ([LinearSpec(pattern="lm_head", scheme="w8a8")] if int8_head else [])
     manifest = Manifest(
         name=f"tiny-{tier}",
         source=Named(name=f"tiny random {family}, seed {seed}", digest="0" * 64),

@@ -20,7 +20,7 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {tier: make_tiny_artifact(root / tier, tier) for tier in get_args(Tier)}
 
 
-@pytest.fixture(scope="session", params=["bf16", "int8", "int4"])
+@pytest.fixture(scope="session", params=["bf16", "int8", "int4", "int4-a8"])
 def real_tier(request: pytest.FixtureRequest, real_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model as it is, and rounded to the nearest in each quantised scheme."""
     from safetensors import safe_open
@@ -44,7 +44,12 @@ def real_tier(request: pytest.FixtureRequest, real_model_dir: Path, tmp_path_fac
     spec = (
         LinearSpec(pattern="model.layers.*", scheme="w8a8")
         if request.param == "int8"
-        else LinearSpec(pattern="model.layers.*", scheme="w4a16", group_size=64, symmetric=False)
+        else LinearSpec(
+            pattern="model.layers.*",
+            scheme="w4a8" if request.param == "int4-a8" else "w4a16",
+            group_size=64,
+            symmetric=False,
+        )
     )
     changes = {"name": request.param, "linears": [spec], "files": list_files(directory)}
     write_manifest(directory, read_manifest(real_model_dir).model_copy(update=changes))

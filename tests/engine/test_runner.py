@@ -19,7 +19,7 @@ from tests.engine.runners import compute, runner_on
 from tests.engine.same_bits import check_any_batch_and_any_split, sequences
 from tests.tiny import Tier
 
-TIERS: list[Tier] = ["bf16", "int8", "int4"]
+TIERS: list[Tier] = ["bf16", "int8", "int4", "int4-a8"]
 BASE: dict[str, Any] = {"max_model_len": 128, "max_num_seqs": 8, "threads": 2}
 
 
@@ -40,6 +40,7 @@ def runner_of(artifact: Path, dtype: str, kernels: str = "cpu", **config: Any) -
         ("bf16", "int8", "bfloat16", "reference"),
         ("int8", "auto", "bfloat16", "reference"),
         ("int4", "auto", "float32", "reference"),
+        ("int4-a8", "auto", "float32", "reference"),
     ],
 )
 def test_any_batch_and_any_split_give_the_same_bits(

@@ -36,7 +36,7 @@ from tests.engine.traffic import (
 from tests.tiny import Family, Tier, make_tiny_artifact
 
 VOCAB, LENGTH, BLOCK = 272, 512, 16
-TIERS: list[Tier] = ["bf16", "int8", "int4"]
+TIERS: list[Tier] = ["bf16", "int8", "int4", "int4-a8"]
 # (tier, kernels, compute dtype, KV dtype). The reference is slow: each of its products and caches once, not all pairs.
 ARITHMETIC = [
     *((tier, "cpu", dtype, kv) for tier in TIERS for dtype in ("float32", "bfloat16") for kv in ("auto", "int8")),
@@ -46,6 +46,7 @@ ARITHMETIC = [
     ("int8", "reference", "bfloat16", "int8"),
     ("int4", "reference", "float32", "auto"),
     ("int4", "reference", "bfloat16", "auto"),
+    ("int4-a8", "reference", "bfloat16", "int8"),
 ]
 
 

@@ -14,8 +14,8 @@ from engine.kernels.reference.matmul import row_tile, tiled_linear
 from tests.engine.kernels.conftest import BACKENDS, DTYPES, assert_close
 from tests.tiny import pack_nibbles, quantise_w4a16, quantise_w8a8
 
-SCHEMES = ["bf16", "w8a8", "w4a8", "w4a16", "w4a16-symmetric"]
-INTEGER = ["w8a8", "w4a8"]  # whose activations are rounded to 8 bits a token
+SCHEMES = ["bf16", "w8a8", "w4a8", "w4a8-symmetric", "w4a16", "w4a16-symmetric"]
+INTEGER = ["w8a8", "w4a8", "w4a8-symmetric"]  # whose activations are rounded to 8 bits a token
 SHAPES = [(64, 96), (160, 64), (256, 40), (576, 200)]  # K, N: N beside and beyond whole panels
 
 
@@ -47,7 +47,7 @@ def stored(scheme: str, k: int, n: int) -> tuple[dict[str, torch.Tensor], Linear
             "m.weight_packed": pack_nibbles(q), "m.weight_scale": scale, "m.weight_shape": torch.tensor([n, k]),
         }  # fmt: skip
         meant = q.double() * scale.double().repeat_interleave(32, 1)
-        spec = LinearSpec(pattern="*", scheme="w4a16", group_size=32)
+        spec = LinearSpec(pattern="*", scheme="w4a8" if scheme == "w4a8-symmetric" else "w4a16", group_size=32)
     return {key.removeprefix("m."): t for key, t in tensors.items()}, spec, meant
 
 

@@ -23,7 +23,7 @@ def kernels() -> ReferenceKernels:
     return ReferenceKernels(torch.float32, threads=1)
 
 
-@pytest.mark.parametrize("tier", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("tier", ["bf16", "int8", "int4", "int4-a8"])
 @pytest.mark.parametrize("bias", [False, True])
 def test_fused_equals_its_parts(tmp_path: Path, kernels: ReferenceKernels, tier: Tier, bias: bool) -> None:
     make_tiny_artifact(tmp_path, tier, attention_bias=bias)
