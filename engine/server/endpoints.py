@@ -30,8 +30,12 @@ class Format(Protocol):
     def chunk_choice(self, piece: Piece) -> dict[str, Any]:
         """The entry of ``choices`` in the stream chunk of one token. Called once for each piece, in order."""
 
-    def choice(self, pieces: list[Piece]) -> dict[str, Any]:
-        """The entry of ``choices`` for a whole answer."""
+    def text(self, chunk: dict[str, Any]) -> str:
+        """The new text in such an entry."""
+
+    def choice(self, last: dict[str, Any], text: str) -> dict[str, Any]:
+        """The entry of ``choices`` for a whole answer: what its last chunk says of all but the text, and the text. Its
+        log-probabilities are those of all chunks: the same lists, joined."""
 
 
 @dataclass
@@ -145,13 +149,11 @@ class CompletionFormat:
                 choice["logprobs"] = logprobs.legacy(self.state.codec, tokens, found, offsets)
         return choice
 
-    def choice(self, pieces: list[Piece]) -> dict[str, Any]:
-        chunks = [self.chunk_choice(p) for p in pieces]
-        whole = {**chunks[-1], "text": "".join(c["text"] for c in chunks)}
-        parts = [c["logprobs"] for c in chunks if c["logprobs"]]
-        if parts:
-            whole["logprobs"] = {k: [x for part in parts for x in part[k]] for k in parts[0]}
-        return whole
+    def text(self, chunk: dict[str, Any]) -> str:
+        return str(chunk["text"])
+
+    def choice(self, last: dict[str, Any], text: str) -> dict[str, Any]:
+        return {**last, "text": text}
 
 
 def completion(state: ServerState, raw: bytes, received_s: float) -> Call:
@@ -221,11 +223,12 @@ class ChatFormat:
     object: str = "chat.completion"
     _begun: set[int] = field(default_factory=set)
 
-    def _logprobs(self, pieces: list[Piece]) -> dict[str, Any] | None:
+    def _logprobs(self, piece: Piece) -> dict[str, Any] | None:
         if not self.with_logprobs:
             return None
-        found = [(p.token, p.logprob) for p in pieces]
-        return {"content": [logprobs.chat(self.state.codec, t, lp) for t, lp in found if t is not None and lp]}
+        if piece.token is None or piece.logprob is None:
+            return {"content": []}
+        return {"content": [logprobs.chat(self.state.codec, piece.token, piece.logprob)]}
 
     def chunk_choice(self, piece: Piece) -> dict[str, Any]:
         delta = {"content": piece.text}
@@ -235,19 +238,17 @@ class ChatFormat:
         choice: dict[str, Any] = {
             "index": piece.choice,
             "delta": delta,
-            "logprobs": self._logprobs([piece]),
+            "logprobs": self._logprobs(piece),
             "finish_reason": piece.finish_reason,
         }
         return {**choice, "stop_reason": piece.reason} if piece.reason else choice
 
-    def choice(self, pieces: list[Piece]) -> dict[str, Any]:
-        choice: dict[str, Any] = {
-            "index": pieces[-1].choice,
-            "message": {"role": "assistant", "content": "".join(p.text for p in pieces)},
-            "logprobs": self._logprobs(pieces),
-            "finish_reason": pieces[-1].finish_reason,
-        }
-        return {**choice, "stop_reason": pieces[-1].reason} if pieces[-1].reason else choice
+    def text(self, chunk: dict[str, Any]) -> str:
+        return str(chunk["delta"]["content"])
+
+    def choice(self, last: dict[str, Any], text: str) -> dict[str, Any]:
+        rest = {k: v for k, v in last.items() if k not in ("index", "delta")}
+        return {"index": last["index"], "message": {"role": "assistant", "content": text}, **rest}
 
 
 def chat_completion(state: ServerState, raw: bytes, received_s: float) -> Call:

@@ -17,6 +17,7 @@ from engine.server.errors import ApiError
 from engine.server.generation import Piece
 from engine.server.records import current_record
 from engine.server.state import ServerState
+from engine.server.whole import WholeAnswer
 
 
 class WhileConnected(Response):
@@ -55,18 +56,18 @@ def error_response(state: ServerState, error: ApiError) -> JSONResponse:
     return JSONResponse(error.body, status_code=error.status, headers=error.headers)
 
 
-def answer(state: ServerState, produce: Callable[[Send], Awaitable[dict[str, Any] | None]]) -> Response:
-    """The response to a request that needs the core: the body that ``produce`` returns, or an error that it raises;
-    None: it has sent its answer by itself. A client that goes ends it."""
+def answer(state: ServerState, produce: Callable[[Send], Awaitable[dict[str, Any] | bytes | None]]) -> Response:
+    """The response to a request that needs the core: the body that ``produce`` returns (bytes are JSON already), or an
+    error that it raises; None: it has sent its answer by itself. A client that goes ends it."""
 
     async def work(scope: Scope, send: Send) -> None:
-        response: JSONResponse
+        response: Response
         try:
             if reason := state.unready():
                 raise ApiError(503, reason, reason="unhealthy" if state.accepting else "shutting_down")
             if (body := await produce(send)) is None:
                 return
-            response = JSONResponse(body)
+            response = Response(body, media_type="application/json") if isinstance(body, bytes) else JSONResponse(body)
         except ApiError as e:
             response = error_response(state, e)
         await response(scope, _never, send)
@@ -74,7 +75,7 @@ def answer(state: ServerState, produce: Callable[[Send], Awaitable[dict[str, Any
     return WhileConnected(work)
 
 
-async def generated(state: ServerState, prepare: Callable[[], Call], send: Send) -> dict[str, Any] | None:
+async def generated(state: ServerState, prepare: Callable[[], Call], send: Send) -> bytes | None:
     """Runs a generating request, for ``answer``. ``prepare`` runs in a thread."""
     call = await state.in_thread(prepare)
     current_record().stream = call.stream
@@ -93,13 +94,12 @@ def _head(state: ServerState, call: Call, kind: str) -> dict[str, Any]:
     return {"id": name, "object": kind, "created": int(time.time()), "model": state.model}
 
 
-async def _whole(state: ServerState, call: Call, pieces: AsyncIterator[Piece]) -> dict[str, Any]:
-    found: dict[int, list[Piece]] = {}
+async def _whole(state: ServerState, call: Call, pieces: AsyncIterator[Piece]) -> bytes:
+    found = WholeAnswer(call.format)
     async for piece in pieces:
         piece.check_whole()
-        found.setdefault(piece.choice, []).append(piece)
-    choices = [call.format.choice(found[i]) for i in sorted(found)]
-    return {**_head(state, call, call.format.object), "choices": choices, "usage": call.generation.usage.body()}
+        found.add(piece)
+    return found.encoded(_head(state, call, call.format.object), call.generation.usage.body())
 
 
 async def _stream(state: ServerState, call: Call, first: Piece, rest: AsyncIterator[Piece], send: Send) -> None:
