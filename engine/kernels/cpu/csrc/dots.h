@@ -4,8 +4,8 @@
    pairs    elsewhere: both sides widened to 16 bits and multiplied two k at a time, the even bytes of a word first, then the
             odd ones
 
-   A panel comes to the loop in one of the forms below; DENSE is the quickest, and what the others are brought to by
-   `unpack` where several row tiles meet the panel. */
+   A panel comes to the loop in one of the forms below; DENSE is the quickest, and what the others are brought to where
+   several row tiles meet the panel. */
 #ifndef SEATRIAL_DOTS_H
 #define SEATRIAL_DOTS_H
 
@@ -33,6 +33,7 @@
 #endif
 #endif
 
+#define AHEAD(rows) ((rows) > 2 ? 1024 : 2048) /* bytes of a panel that are fetched ahead; measured */
 #define STEPS (VNNI ? 1 : 2) /* of the inner loop for a word of four k; so many words of x, too */
 
 enum {
@@ -41,14 +42,14 @@ enum {
     DENSE    /* [words][STEPS][PANEL], what DOT takes */
 };
 
-/* Vector `v` of word `i` of a panel, step by step. */
-INLINE void load_word(int form, const uint32_t *b, long i, int v, vu step[STEPS]) {
+/* Vector `v` of word `i` of a panel, plus `more`, step by step. */
+INLINE void load_word(int form, const uint32_t *b, long i, int v, vu more, vu step[STEPS]) {
     if (form == DENSE || (VNNI && form == BYTES)) {
         for (int s = 0; s < STEPS; s++) step[s] = *(const vuu *)(b + (i * STEPS + s) * PANEL + v * VL);
         return;
     }
     vu word = *(const vuu *)(b + (form == NIBBLES ? i / 2 : i) * PANEL + v * VL);
-    if (form == NIBBLES) word = (i % 2 ? word >> 4 : word) & 0x0f0f0f0f;
+    if (form == NIBBLES) word = ((i % 2 ? word >> 4 : word) & 0x0f0f0f0f) + more;
     if (VNNI) {
         step[0] = word;
     } else {
@@ -65,33 +66,33 @@ INLINE void dot_words(int rows, int form, long first, long count, const uint32_t
 #pragma GCC unroll 2
         for (int j = 0; j < at_once; j++) {
             vu b0[STEPS], b1[STEPS];
-            if (form == NIBBLES) {
-                load_word(form, b + at / 2 * PANEL, j, 0, b0), load_word(form, b + at / 2 * PANEL, j, 1, b1);
-            } else {
-                load_word(form, b, at, 0, b0), load_word(form, b, at, 1, b1);
+            if (form != DENSE && j == 0) {
+                const char *ahead = (const char *)(b + (form == NIBBLES ? at / 2 : at) * PANEL) + AHEAD(rows);
+                for (int line = 0; line < PANEL * 4; line += 64) __builtin_prefetch(ahead + line);
             }
+            const uint32_t *word = b + (form == NIBBLES ? at / 2 : form == DENSE ? at * STEPS : at) * PANEL;
+            load_word(form, word, j, 0, (vu){0}, b0), load_word(form, word, j, 1, (vu){0}, b1);
 #pragma GCC unroll 2
             for (int s = 0; s < STEPS; s++)
 #pragma GCC unroll 12
                 for (int r = 0; r < rows; r++) {
-                    vi word = visplat((int32_t)x[r * stride + (at + j) * STEPS + s]);
-                    acc[r][0] = DOT(acc[r][0], b0[s], word);
-                    acc[r][1] = DOT(acc[r][1], b1[s], word);
+                    vi value = visplat((int32_t)x[r * stride + (at + j) * STEPS + s]);
+                    acc[r][0] = DOT(acc[r][0], b0[s], value);
+                    acc[r][1] = DOT(acc[r][1], b1[s], value);
                 }
         }
 }
 
-/* A panel of `words` words from `form` to DENSE. */
-static void unpack(int form, long words, const uint32_t *b, uint32_t *out) {
+/* Words first ... first + count - 1 of a panel from `form` to DENSE, each byte of them plus one of `more`. */
+INLINE void densify(int form, long first, long count, const uint32_t *b, const vu more[2], uint32_t *out) {
     const int at_once = form == NIBBLES ? 2 : 1;
-    for (long at = 0; at < words; at += at_once)
+    for (long at = first; at < first + count; at += at_once)
 #pragma GCC unroll 2
         for (int j = 0; j < at_once; j++)
             for (int v = 0; v < 2; v++) {
                 vu step[STEPS];
-                load_word(form, form == NIBBLES ? b + at / 2 * PANEL : b + at * PANEL, j, v, step);
-                for (int s = 0; s < STEPS; s++)
-                    *(vuu *)(out + ((at + j) * STEPS + s) * PANEL + v * VL) = step[s];
+                load_word(form, b + (form == NIBBLES ? at / 2 : at) * PANEL, j, v, more[v], step);
+                for (int s = 0; s < STEPS; s++) *(vuu *)(out + ((at + j) * STEPS + s) * PANEL + v * VL) = step[s];
             }
 }
 

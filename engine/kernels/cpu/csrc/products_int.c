@@ -20,20 +20,19 @@
 typedef struct {
     const Linear *w;
     const uint32_t *x; /* [m][stride] words of four k, or of two (dots.h) */
-    const int32_t *starts; /* [m][groups]: see start_of */
+    const int32_t *starts; /* [m][groups]: see TOO_MUCH */
     const float *row_scales;
     void *y;
-    int y_bf16, gate;
+    int y_bf16, gate, dense; /* dense: panels are unpacked */
     long m, stride, words, groups;
     long block, blocks, units, runs; /* rows of a block; blocks; panels, or pairs of them; runs of units */
     atomic_int failed;
 } Product;
 
-/* Where the sums of a row begin. The loop takes w + 128 for w, and q for q - zero: `start` is -128, or -1, times the sum
-   of the row over the group. */
-INLINE vi start_of(int kind, int32_t start, vi zeros) {
-    return kind == W_INT8 ? visplat(start) : visplat(start) * zeros;
-}
+/* The loop takes more than a weight: w + 128, q in place of q - zero, or q - zero + 15 where that has been unpacked.
+   What it takes too much, times the sum of the row over the group, is where the sum of products begins: `start` is the
+   sum of the row times -128, -1 or -15. */
+#define TOO_MUCH(p) ((p)->w->kind == W_INT8 ? 128 : (p)->dense ? 15 : 1)
 
 /* Zero points and scales of a group of a panel. */
 INLINE void group_of(const Product *p, long panel, long g, vi zeros[2], vf scales[2]) {
@@ -45,50 +44,58 @@ INLINE void group_of(const Product *p, long panel, long g, vi zeros[2], vf scale
     }
 }
 
-/* Results of `rows` rows from r0 on for one panel to out [rows][PANEL]. b: the panel in `form`. */
-INLINE void tile(int rows, int kind, int form, const Product *p, long panel, long r0, const uint32_t *b, float *out) {
+/* A panel in `form`, with what its columns are multiplied by and what is added. */
+typedef struct {
+    long panel;
+    const uint32_t *b;
+    float scales[PANEL], bias[PANEL];
+} Panel;
+
+/* Results of `rows` rows from r0 on to rows of out, `step` apart. */
+INLINE void tile(int rows, int kind, int form, const Product *p, const Panel *n, long r0, float *out, long step) {
     const uint32_t *x = p->x + r0 * p->stride;
+    const int32_t *starts = p->starts + r0 * p->groups;
     long words = p->words / p->groups;
+    vi acc[TALL][2];
+    vf total[TALL][2];
+    if (kind == W_INT4A8) memset(total, 0, sizeof(vf) * 2 * rows);
     for (long g = 0; g < p->groups; g++) {
-        vi acc[TALL][2], zeros[2] = {{0}};
+        vi zeros[2];
         vf scales[2];
-        if (kind == W_INT4A8) group_of(p, panel, g, zeros, scales);
-#pragma GCC unroll 12
-        for (int r = 0; r < rows; r++)
-            for (int v = 0; v < 2; v++) acc[r][v] = start_of(kind, p->starts[(r0 + r) * p->groups + g], zeros[v]);
-        dot_words(rows, form, g * words, words, x, p->stride, b, acc);
+        if (kind == W_INT4A8) group_of(p, n->panel, g, zeros, scales);
 #pragma GCC unroll 12
         for (int r = 0; r < rows; r++)
             for (int v = 0; v < 2; v++) {
-                vf sum = __builtin_convertvector(acc[r][v], vf), *t = (vf *)(out + r * PANEL + v * VL);
-                *t = kind == W_INT8 ? sum : fused(sum, scales[v], g ? *t : (vf){0});
+                acc[r][v] = visplat(starts[r * p->groups + g]);
+                if (form == NIBBLES) acc[r][v] *= zeros[v];
             }
+        dot_words(rows, form, g * words, words, x, p->stride, n->b, acc);
+        if (kind == W_INT8) break; /* one group */
+#pragma GCC unroll 12
+        for (int r = 0; r < rows; r++)
+            for (int v = 0; v < 2; v++)
+                total[r][v] = fused(__builtin_convertvector(acc[r][v], vf), scales[v], total[r][v]);
     }
-}
-
-static void scale_tile(const Product *p, long rows, long panel, long r0, float *out) {
-    const Linear *w = p->w;
-    long first = panel * PANEL, width = MIN(PANEL, w->n - first);
-    float scales[PANEL] = {0}, bias[PANEL] = {0};
-    if (w->kind == W_INT8) memcpy(scales, (const float *)w->scales + first, sizeof(float) * width);
-    if (w->bias) memcpy(bias, w->bias + first, sizeof(float) * width);
-    for (long r = 0; r < rows; r++)
+    const vfu *scales = (const vfu *)n->scales, *bias = p->w->bias ? (const vfu *)n->bias : NULL;
+#pragma GCC unroll 12
+    for (int r = 0; r < rows; r++)
         for (int v = 0; v < 2; v++) {
-            vf *y = (vf *)(out + r * PANEL + v * VL), value = *y * p->row_scales[r0 + r];
-            if (w->kind == W_INT8) value = value * *(const vfu *)(scales + v * VL);
-            *y = w->bias ? rounded(value) + *(const vfu *)(bias + v * VL) : value;
+            vf value = kind == W_INT8 ? __builtin_convertvector(acc[r][v], vf) : total[r][v];
+            value = value * p->row_scales[r0 + r];
+            if (kind == W_INT8) value = value * scales[v];
+            *(vfu *)(out + r * step + v * VL) = bias ? rounded(value) + bias[v] : value;
         }
 }
 
 #define HEIGHT(rows) \
-    case rows: tile(rows, kind, form, p, panel, r0, b, out); break;
+    case rows: tile(rows, kind, form, p, n, r0, out, step); break;
 #if TALL > 6
 #define HIGHER HEIGHT(8) HEIGHT(10) HEIGHT(12)
 #else
 #define HIGHER
 #endif
 #define TILES(name, kind_, form_)                                                                                 \
-    static void name(const Product *p, long rows, long panel, long r0, const uint32_t *b, float *out) {            \
+    static void name(const Product *p, long rows, const Panel *n, long r0, float *out, long step) {               \
         const int kind = kind_, form = form_;                                                                     \
         switch (rows) { HEIGHT(1) HEIGHT(2) HEIGHT(3) HEIGHT(4) HEIGHT(5) HEIGHT(6) HIGHER }                       \
     }
@@ -109,40 +116,65 @@ static long height(long left) {
     return half > 6 ? half + half % 2 : half;
 }
 
-static void run_tile(const Product *p, long rows, long panel, long r0, const uint32_t *b, int dense, float *out) {
+static void run_tile(const Product *p, long rows, const Panel *n, long r0, float *out, long step) {
     if (p->w->kind == W_INT8)
-        (dense ? dense_bytes : bytes)(p, rows, panel, r0, b, out);
+        (p->dense ? dense_bytes : bytes)(p, rows, n, r0, out, step);
     else
-        (dense ? dense_nibbles : nibbles)(p, rows, panel, r0, b, out);
-    scale_tile(p, rows, panel, r0, out);
+        (p->dense ? dense_nibbles : nibbles)(p, rows, n, r0, out, step);
 }
 
-/* Panels `first` and, with a gate, `first` of the other half against rows r0 ... r1 - 1. */
-static void run_unit(const Product *p, long first, long r0, long r1, float *scratch) {
+/* A panel to DENSE form. */
+static void unpack(const Product *p, const Panel *n, uint32_t *out) {
+    vu more[2] = {{0}};
+    if (p->w->kind == W_INT8) {
+        densify(BYTES, 0, p->words, n->b, more, out);
+        return;
+    }
+    long words = p->words / p->groups;
+    for (long g = 0; g < p->groups; g++) {
+        vi zeros[2];
+        vf scales[2];
+        group_of(p, n->panel, g, zeros, scales);
+        for (int v = 0; v < 2; v++) more[v] = (vu)(0x01010101 * (15 - zeros[v]));
+        densify(NIBBLES, g * words, words, n->b, more, out);
+    }
+}
+
+/* unpacked: where it may be unpacked to. */
+static void find_panel(const Product *p, long panel, uint32_t *unpacked, Panel *n) {
     const Linear *w = p->w;
-    int panels = p->gate == NO_GATE ? 1 : 2, form = w->kind == W_INT8 ? BYTES : NIBBLES;
-    int dense = (!VNNI || form == NIBBLES) && r1 - r0 > TALL;
-    long n = w->n / panels, in = p->words / (form == NIBBLES ? 2 : 1) * PANEL;
-    const uint32_t *b[2];
+    long width = MIN(PANEL, w->n - panel * PANEL), in = p->words * PANEL / (w->kind == W_INT8 ? 1 : 2);
+    n->panel = panel;
+    n->b = (const uint32_t *)w->panels + panel * in;
+    if (p->dense) unpack(p, n, unpacked), n->b = unpacked;
+    memset(n->scales, 0, sizeof n->scales);
+    memset(n->bias, 0, sizeof n->bias);
+    if (w->kind == W_INT8) memcpy(n->scales, (const float *)w->scales + panel * PANEL, sizeof(float) * width);
+    if (w->bias) memcpy(n->bias, w->bias + panel * PANEL, sizeof(float) * width);
+}
+
+/* Panel `first` and, with a gate, its counterpart in the other half of the columns against rows r0 ... r1 - 1. */
+static void run_unit(const Product *p, long first, long r0, long r1, float *scratch) {
+    int panels = p->gate == NO_GATE ? 1 : 2;
+    long n = p->w->n / panels, width = MIN(PANEL, n - first * PANEL);
+    float *own = panels == 1 && width == PANEL && !p->y_bf16 ? (float *)p->y + first * PANEL : NULL;
+    Panel panel[2];
     for (int i = 0; i < panels; i++) {
-        b[i] = (const uint32_t *)w->panels + (first + i * (n / PANEL)) * in;
-        if (dense) {
-            uint32_t *out = (uint32_t *)scratch + (2 * TALL + i * p->words * STEPS) * PANEL;
-            if (form == BYTES)
-                unpack(BYTES, p->words, b[i], out);
-            else
-                unpack(NIBBLES, p->words, b[i], out);
-            b[i] = out;
-        }
+        uint32_t *unpacked = (uint32_t *)scratch + (2 * TALL + i * p->words * STEPS) * PANEL;
+        find_panel(p, first + i * (n / PANEL), unpacked, &panel[i]);
     }
     for (long r = r0, rows; r < r1; r += rows) {
         rows = height(r1 - r);
+        if (own) {
+            run_tile(p, rows, panel, r, own + r * n, n);
+            continue;
+        }
         for (int i = 0; i < panels; i++)
-            run_tile(p, rows, first + i * (n / PANEL), r, b[i], dense, scratch + i * TALL * PANEL);
+            run_tile(p, rows, panel + i, r, scratch + i * TALL * PANEL, PANEL);
         for (long j = 0; j < rows; j++) {
             float *row = scratch + j * PANEL;
             if (panels == 2) gate_row(row, row + TALL * PANEL, p->y_bf16, p->gate, row);
-            store_row(row, p->y, p->y_bf16, n, r + j, first * PANEL, MIN(PANEL, n - first * PANEL));
+            store_row(row, p->y, p->y_bf16, n, r + j, first * PANEL, width);
         }
     }
 }
@@ -189,7 +221,7 @@ static void prepare_row(void *context, long r) {
     for (long g = 0; g < p->groups; g++) {
         int32_t sum = 0;
         for (long i = g * group; i < (g + 1) * group; i++) sum += in[i];
-        q->starts[r * p->groups + g] = sum * (p->w->kind == W_INT8 ? -128 : -1);
+        q->starts[r * p->groups + g] = -TOO_MUCH(p) * sum;
     }
     if (!q->out) return;
     for (long i = 0; i < p->words; i++) {
@@ -215,6 +247,7 @@ API int product_int(const Linear *w, const int8_t *x, const float *row_scales, v
     p.x = q.out ? q.out : (const uint32_t *)x;
     p.starts = q.starts;
     divide(&p, threads);
+    p.dense = (!VNNI || w->kind != W_INT8) && p.block > TALL;
     pool_run(prepare_row, &q, m, m > 8 ? threads : 1);
     pool_run(run_item, &p, p.blocks * p.runs, threads);
     if (whole) gate_rows(p.y, y, y_bf16, m, w->n, gate, threads);

@@ -76,7 +76,11 @@ INLINE void *buffer_of(Buffer *b, size_t bytes) {
 /* `width` results of a row, from column `first` on, to y [m][n]. */
 INLINE void store_row(const float row[PANEL], void *y, int y_bf16, long n, long r, long first, long width) {
     if (!y_bf16) {
-        memcpy((float *)y + r * n + first, row, sizeof(float) * width);
+        float *out = (float *)y + r * n + first;
+        if (width == PANEL)
+            memcpy(out, row, sizeof(float) * PANEL);
+        else
+            memcpy(out, row, sizeof(float) * width);
         return;
     }
     uint16_t *out = (uint16_t *)y + r * n + first;
