@@ -145,9 +145,10 @@ def _w4a8(x: Tensor, row_scale: Tensor, own: dict[str, Tensor]) -> Tensor:
     """The same within each group of inputs; the sums of the groups, scaled, are added up in float32 in order."""
     codes, scales, zeros = _codes(own).to(torch.int8), own["scale"].float(), own["zero"].to(torch.int8)
     n, groups = scales.shape
-    centred = (codes.view(n, groups, -1) - zeros[..., None]).transpose(0, 1).contiguous()  # [groups, N, group]
+    size = x.shape[1] // groups
+    centred = (codes.view(n, groups, size) - zeros[..., None]).transpose(0, 1).contiguous()  # [groups, N, size]
     total = torch.zeros(x.shape[0], n)
-    for g, part in enumerate(x.view(x.shape[0], groups, -1).transpose(0, 1).contiguous()):
+    for g, part in enumerate(x.view(-1, groups, size).transpose(0, 1).contiguous()):
         total = fused_multiply_add(torch._int_mm(part, centred[g].t()).float(), scales[:, g], total)
     return total * row_scale
 

@@ -109,6 +109,12 @@ def test_logits_are_float32_and_row_invariant(kernels: Kernels, scheme: str) -> 
     assert torch.equal(kernels.logits(x[7:10], w), full[7:10])
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_no_rows(kernels: Kernels, scheme: str) -> None:
+    w, x = packed(kernels, scheme, 64, 96, normal(96)), torch.empty(0, 64, dtype=kernels.dtype)
+    assert kernels.linear(x, w).shape == kernels.logits(x, w).shape == (0, 96)
+
+
 def test_quantised_weights_stay_small(kernels: Kernels) -> None:
     k, n = 256, 128
     assert packed(kernels, "w8a8", k, n).nbytes <= k * n + 8 * n
