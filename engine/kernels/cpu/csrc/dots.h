@@ -23,7 +23,7 @@
 #define DOT(acc, w, x) ((vi)_mm256_dpbusd_avx_epi32((__m256i)(acc), (__m256i)(w), (__m256i)(x)))
 #else
 #define VNNI 0
-#if defined(__AVX512BW__)
+#if defined(__AVX512F__) && defined(__AVX512BW__)
 #define DOT(acc, w, x) ((acc) + (vi)_mm512_madd_epi16((__m512i)(w), (__m512i)(x)))
 #elif defined(__AVX2__)
 #define DOT(acc, w, x) ((acc) + (vi)_mm256_madd_epi16((__m256i)(w), (__m256i)(x)))
@@ -34,6 +34,11 @@
 #endif
 
 #define AHEAD(rows) ((rows) > 2 ? 1024 : 2048) /* bytes of a panel that are fetched ahead; measured */
+#if defined(__AVX__) || !defined(__SSE2__)
+#define MOST TALL /* rows of the highest tile here */
+#else
+#define MOST 2 /* a vector takes two registers */
+#endif
 #define STEPS (VNNI ? 1 : 2) /* of the inner loop for a word of four k; so many words of x, too */
 
 enum {
@@ -60,7 +65,7 @@ INLINE void load_word(int form, const uint32_t *b, long i, int v, vu more, vu st
 
 /* acc += words i ... i + count - 1 of `rows` rows of x, which are `stride` apart, times the panel's. */
 INLINE void dot_words(int rows, int form, long first, long count, const uint32_t *x, long stride, const uint32_t *b,
-                      vi acc[TALL][2]) {
+                      vi acc[MOST][2]) {
     const int at_once = form == NIBBLES ? 2 : 1; /* so that i % 2 is known */
     for (long at = first; at < first + count; at += at_once)
 #pragma GCC unroll 2

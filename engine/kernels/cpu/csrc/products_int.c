@@ -51,16 +51,15 @@ typedef struct {
     float scales[PANEL], bias[PANEL];
 } Panel;
 
-/* Results of `rows` rows from r0 on to rows of out, `step` apart. */
-INLINE void tile(int rows, int kind, int form, const Product *p, const Panel *n, long r0, float *out, long step) {
+/* `rows` rows from r0 on, before the scales of rows and of 8-bit columns, to out [rows][PANEL]: int32 sums where the
+   weights have 8 bits, float32 where they have groups. */
+INLINE void tile(int rows, int kind, int form, const Product *p, const Panel *n, long r0, vi out[MOST][2]) {
     const uint32_t *x = p->x + r0 * p->stride;
     const int32_t *starts = p->starts + r0 * p->groups;
     long words = p->words / p->groups;
-    vi acc[TALL][2];
-    vf total[TALL][2];
-    if (kind == W_INT4A8) memset(total, 0, sizeof(vf) * 2 * rows);
+    if (kind == W_INT4A8) memset(out, 0, sizeof(vi) * 2 * rows);
     for (long g = 0; g < p->groups; g++) {
-        vi zeros[2];
+        vi acc[MOST][2], zeros[2];
         vf scales[2];
         if (kind == W_INT4A8) group_of(p, n->panel, g, zeros, scales);
 #pragma GCC unroll 12
@@ -70,57 +69,78 @@ INLINE void tile(int rows, int kind, int form, const Product *p, const Panel *n,
                 if (form == NIBBLES) acc[r][v] *= zeros[v];
             }
         dot_words(rows, form, g * words, words, x, p->stride, n->b, acc);
-        if (kind == W_INT8) break; /* one group */
 #pragma GCC unroll 12
         for (int r = 0; r < rows; r++)
             for (int v = 0; v < 2; v++)
-                total[r][v] = fused(__builtin_convertvector(acc[r][v], vf), scales[v], total[r][v]);
+                out[r][v] = kind == W_INT8 ? acc[r][v]
+                                           : (vi)fused(__builtin_convertvector(acc[r][v], vf), scales[v], (vf)out[r][v]);
+        if (kind == W_INT8) break; /* one group */
     }
-    const vfu *scales = (const vfu *)n->scales, *bias = p->w->bias ? (const vfu *)n->bias : NULL;
-#pragma GCC unroll 12
-    for (int r = 0; r < rows; r++)
+}
+
+/* What a tile has made to rows of y, `step` apart. */
+static void finish(const Product *p, long rows, const Panel *n, long r0, vi sums[MOST][2], float *y, long step) {
+    int eight = p->w->kind == W_INT8, bias = p->w->bias != NULL;
+    for (long r = 0; r < rows; r++)
         for (int v = 0; v < 2; v++) {
-            vf value = kind == W_INT8 ? __builtin_convertvector(acc[r][v], vf) : total[r][v];
+            vf value = eight ? __builtin_convertvector(sums[r][v], vf) : (vf)sums[r][v];
             value = value * p->row_scales[r0 + r];
-            if (kind == W_INT8) value = value * scales[v];
-            *(vfu *)(out + r * step + v * VL) = bias ? rounded(value) + bias[v] : value;
+            if (eight) value = value * *(const vfu *)(n->scales + v * VL);
+            if (bias) value = rounded(value) + *(const vfu *)(n->bias + v * VL);
+            *(vfu *)(y + r * step + v * VL) = value;
         }
 }
 
 #define HEIGHT(rows) \
-    case rows: tile(rows, kind, form, p, n, r0, out, step); break;
-#if TALL > 6
-#define HIGHER HEIGHT(8) HEIGHT(10) HEIGHT(12)
+    case rows: tile(rows, kind, form, p, n, r0, out); break;
+#define LOW HEIGHT(1) HEIGHT(2)
+#if MOST > 2
+#define MIDDLE HEIGHT(3) HEIGHT(4)
 #else
-#define HIGHER
+#define MIDDLE
 #endif
-#define TILES(name, kind_, form_)                                                                                 \
-    static void name(const Product *p, long rows, const Panel *n, long r0, float *out, long step) {               \
-        const int kind = kind_, form = form_;                                                                     \
-        switch (rows) { HEIGHT(1) HEIGHT(2) HEIGHT(3) HEIGHT(4) HEIGHT(5) HEIGHT(6) HIGHER }                       \
+#if MOST > 6
+#define HIGH HEIGHT(6) HEIGHT(8) HEIGHT(12)
+#elif MOST > 2
+#define HIGH HEIGHT(6)
+#else
+#define HIGH
+#endif
+#define TILES(name, kind_, form_, heights)                                                          \
+    static void name(const Product *p, long rows, const Panel *n, long r0, vi out[MOST][2]) {        \
+        const int kind = kind_, form = form_;                                                       \
+        switch (rows) { heights }                                                                   \
     }
-TILES(bytes, W_INT8, BYTES)
-TILES(nibbles, W_INT4A8, NIBBLES)
-TILES(dense_nibbles, W_INT4A8, DENSE)
 #if VNNI
+TILES(bytes, W_INT8, BYTES, LOW MIDDLE HIGH)
 #define dense_bytes bytes
 #else
-TILES(dense_bytes, W_INT8, DENSE)
+TILES(bytes, W_INT8, BYTES, LOW MIDDLE)
+TILES(dense_bytes, W_INT8, DENSE, LOW MIDDLE HIGH)
 #endif
+TILES(nibbles, W_INT4A8, NIBBLES, LOW MIDDLE)
+TILES(dense_nibbles, W_INT4A8, DENSE, LOW MIDDLE HIGH)
+#define UNPACKED_FROM (MIN(MOST, 4) + 1) /* rows */
 
-/* Height of the tile that comes next when `left` rows are left: one that there is, and none much lower than others. */
+/* Height of the tile that comes next when so many rows are left: one that there is, none much lower than others. */
 static long height(long left) {
-    if (left <= 6) return left;
-    if (left >= 2 * TALL || left == TALL) return TALL;
-    long half = (left + 1) / 2;
-    return half > 6 ? half + half % 2 : half;
+#if MOST == 12
+    static const char next[] = {0, 1, 2, 3, 4, 3, 6, 4, 8, 6, 6, 8, 12, 12, 8, 12, 8, 8, 12, 8, 12, 12, 12, 12};
+#elif MOST == 6
+    static const char next[] = {0, 1, 2, 3, 4, 3, 6, 4, 4, 6, 6, 4};
+#else
+    static const char next[] = {0, 1, 2, 2};
+#endif
+    return left < 2 * MOST ? next[left] : MOST;
 }
 
-static void run_tile(const Product *p, long rows, const Panel *n, long r0, float *out, long step) {
+static void run_tile(const Product *p, long rows, const Panel *n, long r0, float *y, long step) {
+    vi sums[MOST][2];
     if (p->w->kind == W_INT8)
-        (p->dense ? dense_bytes : bytes)(p, rows, n, r0, out, step);
+        (p->dense ? dense_bytes : bytes)(p, rows, n, r0, sums);
     else
-        (p->dense ? dense_nibbles : nibbles)(p, rows, n, r0, out, step);
+        (p->dense ? dense_nibbles : nibbles)(p, rows, n, r0, sums);
+    finish(p, rows, n, r0, sums, y, step);
 }
 
 /* A panel to DENSE form. */
@@ -160,7 +180,7 @@ static void run_unit(const Product *p, long first, long r0, long r1, float *scra
     float *own = panels == 1 && width == PANEL && !p->y_bf16 ? (float *)p->y + first * PANEL : NULL;
     Panel panel[2];
     for (int i = 0; i < panels; i++) {
-        uint32_t *unpacked = (uint32_t *)scratch + (2 * TALL + i * p->words * STEPS) * PANEL;
+        uint32_t *unpacked = (uint32_t *)scratch + (2 * MOST + i * p->words * STEPS) * PANEL;
         find_panel(p, first + i * (n / PANEL), unpacked, &panel[i]);
     }
     for (long r = r0, rows; r < r1; r += rows) {
@@ -170,10 +190,10 @@ static void run_unit(const Product *p, long first, long r0, long r1, float *scra
             continue;
         }
         for (int i = 0; i < panels; i++)
-            run_tile(p, rows, panel + i, r, scratch + i * TALL * PANEL, PANEL);
+            run_tile(p, rows, panel + i, r, scratch + i * MOST * PANEL, PANEL);
         for (long j = 0; j < rows; j++) {
             float *row = scratch + j * PANEL;
-            if (panels == 2) gate_row(row, row + TALL * PANEL, p->y_bf16, p->gate, row);
+            if (panels == 2) gate_row(row, row + MOST * PANEL, p->y_bf16, p->gate, row);
             store_row(row, p->y, p->y_bf16, n, r + j, first * PANEL, width);
         }
     }
@@ -182,7 +202,7 @@ static void run_unit(const Product *p, long first, long r0, long r1, float *scra
 static void run_item(void *context, long item) {
     Product *p = context;
     long run = item % p->runs, r0 = item / p->runs * p->block, r1 = MIN(p->m, r0 + p->block);
-    float *scratch = pool_scratch(sizeof(float) * 2 * PANEL * (TALL + p->words * STEPS));
+    float *scratch = pool_scratch(sizeof(float) * 2 * PANEL * (MOST + p->words * STEPS));
     if (!scratch) {
         atomic_store(&p->failed, 1);
         return;
@@ -196,9 +216,9 @@ static void run_item(void *context, long item) {
 static void divide(Product *p, int threads) {
     int panels = p->gate == NO_GATE ? 1 : 2;
     p->units = (p->w->n + PANEL - 1) / PANEL / panels;
-    long fit = MAX(BLOCK_BYTES / (p->stride * 4) / TALL, 1) * TALL;
+    long fit = MAX(BLOCK_BYTES / (p->stride * 4) / MOST, 1) * MOST;
     p->blocks = MAX((p->m + fit - 1) / fit, 1);
-    p->block = ((p->m + p->blocks - 1) / p->blocks + TALL - 1) / TALL * TALL;
+    p->block = ((p->m + p->blocks - 1) / p->blocks + MOST - 1) / MOST * MOST;
     p->blocks = (p->m + p->block - 1) / MAX(p->block, 1);
     long cost = p->words * 4 * PANEL * panels * (MIN(p->block, p->m) + READ_COST);
     long runs = (p->units * cost + ITEM_COST - 1) / ITEM_COST;
@@ -247,7 +267,7 @@ API int product_int(const Linear *w, const int8_t *x, const float *row_scales, v
     p.x = q.out ? q.out : (const uint32_t *)x;
     p.starts = q.starts;
     divide(&p, threads);
-    p.dense = (!VNNI || w->kind != W_INT8) && p.block > TALL;
+    p.dense = (!VNNI || w->kind != W_INT8) && MIN(p.block, m) >= UNPACKED_FROM;
     pool_run(prepare_row, &q, m, m > 8 ? threads : 1);
     pool_run(run_item, &p, p.blocks * p.runs, threads);
     if (whole) gate_rows(p.y, y, y_bf16, m, w->n, gate, threads);
