@@ -2,6 +2,7 @@
 
     norm -> q, k, v      the norm's weight          v  -> o      rows of v (shared by the query heads of a KV head)
     norm -> gate, up     the norm's weight          up -> down   rows of up
+    norm -> head         the norm's weight, where the head is not tied to the embedding
 
 So the function of the layer stays the same and nothing is left to do when it runs. Biases of v and up are divided with
 their rows, all others stay; norms of q and k see what they saw. A norm multiplies by its offset (Gemma: 1) plus its
@@ -16,11 +17,19 @@ from torch import Tensor
 from pipeline.quantize.decoder import DecoderLayers
 
 
+def smoothing_scale(peak: Tensor, weights: list[Tensor], strength: float) -> Tensor:
+    """float32 [in], geometric mean 1. A channel that is silent in the data or in the weights keeps the scale 1."""
+    heaviest = torch.stack([w.abs().amax(0) for w in weights]).amax(0)  # [in]
+    usable = (peak > 0) & (heaviest > 0)
+    s = torch.where(usable, peak**strength / heaviest.clamp(min=1e-12) ** (1 - strength), torch.ones_like(peak))
+    return s / s.log().mean().exp()
+
+
 def realised(source: str, s: Tensor, weights: dict[str, Tensor], layers: DecoderLayers) -> Tensor:
     """The scale [in] nearest to ``s`` that the layer before can carry exactly. ``source`` is one of INPUTS."""
     if source in layers.norm_of:
         norm = weights[layers.norm_of[source]]
-        return _carried(norm + layers.norm_offset, divided(norm, s, layers).float() + layers.norm_offset)
+        return carried(norm + layers.norm_offset, divided(norm, s, layers).float() + layers.norm_offset)
     return _to_query_heads(_to_kv_heads(s, layers), layers) if source == "o" else s
 
 
@@ -40,7 +49,7 @@ def divided(norm: Tensor, s: Tensor, layers: DecoderLayers) -> Tensor:
     return ((norm + layers.norm_offset) / s - layers.norm_offset).to(torch.bfloat16)
 
 
-def _carried(before: Tensor, after: Tensor) -> Tensor:
+def carried(before: Tensor, after: Tensor) -> Tensor:
     """The scale between two multipliers of a norm; 1 where it silences a channel."""
     return torch.where((before != 0) & (after != 0), before / after, torch.ones_like(before))
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
+import torch
 from pydantic import Field
 from safetensors import safe_open
 from torch import Tensor
@@ -55,7 +56,8 @@ def calibrated_tensors(
     statistic: Callable[[int], S],
     quantise_layer: Callable[[dict[str, Tensor], dict[str, S], DecoderLayers], Stored],
 ) -> Iterator[tuple[str, Tensor]]:
-    """All tensors of the artifact; what ``quantise_layer`` reports of each layer goes to ``job.report["layers"]``.
+    """All tensors of the artifact; what ``quantise_layer`` reports of each layer goes to ``job.report["layers"]``, what
+    the head reads to ``job.head_peaks``.
 
     ``statistic`` makes one for an input of so many channels; ``quantise_layer`` gets the float32 weights of a layer
     (names without its prefix), the statistic of each of INPUTS, and gives the tensors to store.
@@ -83,6 +85,8 @@ def calibrated_tensors(
         job.report["layers"][str(i)] = report
         for name, tensor in stored.items():
             yield prefix + name, tensor
+    norm = job.read("model.norm.weight").float()
+    job.head_peaks = torch.stack([layers.norm(x, norm).abs().amax(0) for x in hidden]).amax(0)
 
 
 def run_layer(

@@ -57,6 +57,7 @@ class Job(Generic[P]):
     work: Path
     stage: Stage
     report: dict[str, Any] = field(default_factory=dict)
+    head_peaks: Tensor | None = None  # [hidden], largest magnitudes that the head reads, of a recipe that has seen them
 
     def __post_init__(self) -> None:
         self.files = TensorFiles(self.source)

@@ -18,7 +18,7 @@ from torch import Tensor
 from engine.artifact import LinearSpec, Named
 from pipeline.quantize.calibrate import calibration_identity
 from pipeline.quantize.decoder import INPUTS, DecoderLayers
-from pipeline.quantize.folding import folded_rows, realised, stored_norms
+from pipeline.quantize.folding import folded_rows, realised, smoothing_scale, stored_norms
 from pipeline.quantize.formats import dequantise, quantise_w8a8
 from pipeline.quantize.layerwise import CALIBRATION, CALIBRATION_TOKENS, calibrated_tensors, check_architecture
 from pipeline.quantize.recipe import LAYERS, Job, QuantisedParams, Recipe
@@ -50,14 +50,6 @@ class Peaks:
         total = Peaks(self.peak.shape[0])
         total.peak = torch.maximum(self.peak, other.peak)
         return total
-
-
-def smoothing_scale(peak: Tensor, weights: list[Tensor], strength: float) -> Tensor:
-    """float32 [in], geometric mean 1. A channel that is silent in the data or in the weights keeps the scale 1."""
-    heaviest = torch.stack([w.abs().amax(0) for w in weights]).amax(0)  # [in]
-    usable = (peak > 0) & (heaviest > 0)
-    s = torch.where(usable, peak**strength / heaviest.clamp(min=1e-12) ** (1 - strength), torch.ones_like(peak))
-    return s / s.log().mean().exp()
 
 
 def quantise_layer(
