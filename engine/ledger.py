@@ -105,7 +105,8 @@ def kv_bytes_per_token(shape: ModelShape, kv_dtype: str) -> int:
 def activation_bytes(shape: ModelShape, config: EngineConfig, compute_dtype: str) -> int:
     """What is alive beside weights and pool at the worst moment of the largest step, as kernels/cpu computes it.
 
-    The largest step has ``max_num_batched_tokens`` rows, and logits for ``max_num_seqs`` of them.
+    The largest step has ``max_num_batched_tokens`` rows, the hidden states of all of them are wanted, and logits for
+    ``max_num_seqs`` of them.
     """
     rows, size = config.max_num_batched_tokens, DTYPE_BYTES[compute_dtype]
     hidden, inner, q = shape.hidden, shape.intermediate, shape.heads * shape.head_dim
@@ -114,7 +115,7 @@ def activation_bytes(shape: ModelShape, config: EngineConfig, compute_dtype: str
         + rows * 3 * 8  # token ids, positions, slots
         + rows * step_row_bytes(shape, compute_dtype)
         + rows * max(hidden, inner, q) * size  # a product's input in row tiles (csrc/products_float.c); w8a8 needs half
-        + compute_threads(config) * (rows + PANEL_SLICE) * PANEL * 4  # sums of a panel, one slice of it (ibid.)
+        + compute_threads(config) * (2 * rows + PANEL_SLICE) * PANEL * 4  # sums of two panels, a slice of one (ibid.)
     )
     at_the_head = (
         rows * hidden * size
@@ -133,7 +134,7 @@ def step_row_bytes(shape: ModelShape, compute_dtype: str) -> int:
         2 * hidden + (q + 2 * kv) + q,  # residual, normed; q k v; rotated q
         3 * hidden + inner,  # residual, normed and the layer's output; the gated product
     )
-    return widest * DTYPE_BYTES[compute_dtype] + max(hidden, inner, q)  # and the widest input of a product in 8 bits
+    return widest * DTYPE_BYTES[compute_dtype]  # rows in 8 bits are less than the row tiles that they spare
 
 
 def compute_threads(config: EngineConfig) -> int:

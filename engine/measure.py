@@ -133,16 +133,17 @@ class Trial:
             self.core.runner.copy_blocks([(0, target) for target in range(at, min(pool, at + COPIES))])
 
     def steps(self, rows: int, seqs: int, scored: int) -> None:
-        """Steps of so many rows in so many requests: one draws from each, one has a scored prompt among them, which is
-        held to the reference that it left before."""
+        """Steps of so many rows in so many requests: one draws from each; one scores all prompts; in one a single
+        prompt is scored, and held to the reference that it left before."""
         for length in shares(rows, seqs):
             self.send(length, max_tokens=1, temperature=float(self._sent % 2), logprobs=20)
         self.run()
         for what in ("store", "reference"):
             self._sent = scored  # the same tokens
             self.send(scored, max_tokens=0, prompt_logprobs=20, **{what: f"rows-{scored}"})
+            others = {"prompt_logprobs": 0} if what == "store" else {}
             for length in shares(rows - scored, seqs - 1):
-                self.send(length, max_tokens=1, logprobs=20)
+                self.send(length, max_tokens=1, logprobs=20, **others)
             self.run()
 
     def largest_steps(self) -> None:
