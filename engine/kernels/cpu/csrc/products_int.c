@@ -31,8 +31,9 @@ typedef struct {
 
 /* The loop takes more than a weight: w + 128, q in place of q - zero, or q - zero + 15 where that has been unpacked.
    What it takes too much, times the sum of the row over the group, is where the sum of products begins: `start` is the
-   sum of the row times -128, -1 or -15. */
-#define TOO_MUCH(p) ((p)->w->kind == W_INT8 ? 128 : (p)->dense ? 15 : 1)
+   sum of the row times -128, -1 or -15. (Sums in 16 bits have no room for the 15.) */
+#define CENTRED (!SHORT)
+#define TOO_MUCH(p) ((p)->w->kind == W_INT8 ? 128 : (p)->dense && CENTRED ? 15 : 1)
 
 /* Zero points and scales of a group of a panel. */
 INLINE void group_of(const Product *p, long panel, long g, vi zeros[2], vf scales[2]) {
@@ -59,6 +60,7 @@ INLINE void tile(int rows, int kind, int form, const Product *p, const Panel *n,
     long words = p->words / p->groups;
     if (kind == W_INT4A8) memset(out, 0, sizeof(vi) * 2 * rows);
     for (long g = 0; g < p->groups; g++) {
+        __asm__ volatile("" ::: "memory"); /* else the compiler holds `out` in registers that there are not */
         vi acc[MOST][2], zeros[2];
         vf scales[2];
         if (kind == W_INT4A8) group_of(p, n->panel, g, zeros, scales);
@@ -66,9 +68,9 @@ INLINE void tile(int rows, int kind, int form, const Product *p, const Panel *n,
         for (int r = 0; r < rows; r++)
             for (int v = 0; v < 2; v++) {
                 acc[r][v] = visplat(starts[r * p->groups + g]);
-                if (form == NIBBLES) acc[r][v] *= zeros[v];
+                if (kind == W_INT4A8 && !(form == DENSE && CENTRED)) acc[r][v] *= zeros[v];
             }
-        dot_words(rows, form, g * words, words, x, p->stride, n->b, acc);
+        dot_words(rows, kind, form, g * words, words, x, p->stride, n->b, acc);
 #pragma GCC unroll 12
         for (int r = 0; r < rows; r++)
             for (int v = 0; v < 2; v++)
@@ -147,7 +149,7 @@ static void run_tile(const Product *p, long rows, const Panel *n, long r0, float
 static void unpack(const Product *p, const Panel *n, uint32_t *out) {
     vu more[2] = {{0}};
     if (p->w->kind == W_INT8) {
-        densify(BYTES, 0, p->words, n->b, more, out);
+        densify(W_INT8, BYTES, 0, p->words, n->b, more, out);
         return;
     }
     long words = p->words / p->groups;
@@ -155,8 +157,8 @@ static void unpack(const Product *p, const Panel *n, uint32_t *out) {
         vi zeros[2];
         vf scales[2];
         group_of(p, n->panel, g, zeros, scales);
-        for (int v = 0; v < 2; v++) more[v] = (vu)(0x01010101 * (15 - zeros[v]));
-        densify(NIBBLES, g * words, words, n->b, more, out);
+        for (int v = 0; v < 2 && CENTRED; v++) more[v] = (vu)(0x01010101 * (15 - zeros[v]));
+        densify(W_INT4A8, NIBBLES, g * words, words, n->b, more, out);
     }
 }
 
@@ -180,7 +182,7 @@ static void run_unit(const Product *p, long first, long r0, long r1, float *scra
     float *own = panels == 1 && width == PANEL && !p->y_bf16 ? (float *)p->y + first * PANEL : NULL;
     Panel panel[2];
     for (int i = 0; i < panels; i++) {
-        uint32_t *unpacked = (uint32_t *)scratch + (2 * MOST + i * p->words * STEPS) * PANEL;
+        uint32_t *unpacked = (uint32_t *)scratch + (2 * MOST * PANEL + i * p->stride * PANEL);
         find_panel(p, first + i * (n / PANEL), unpacked, &panel[i]);
     }
     for (long r = r0, rows; r < r1; r += rows) {
@@ -202,7 +204,7 @@ static void run_unit(const Product *p, long first, long r0, long r1, float *scra
 static void run_item(void *context, long item) {
     Product *p = context;
     long run = item % p->runs, r0 = item / p->runs * p->block, r1 = MIN(p->m, r0 + p->block);
-    float *scratch = pool_scratch(sizeof(float) * 2 * PANEL * (MOST + p->words * STEPS));
+    float *scratch = pool_scratch(sizeof(float) * 2 * PANEL * (MOST + p->stride));
     if (!scratch) {
         atomic_store(&p->failed, 1);
         return;
@@ -236,7 +238,7 @@ typedef struct {
 static void prepare_row(void *context, long r) {
     const Prepare *q = context;
     const Product *p = q->p;
-    long k = p->w->k, group = k / p->groups;
+    long k = p->w->k, group = k / p->groups, steps = STEPS(p->w->kind);
     const int8_t *in = q->x + r * k;
     for (long g = 0; g < p->groups; g++) {
         int32_t sum = 0;
@@ -248,7 +250,7 @@ static void prepare_row(void *context, long r) {
         int8_t b[4] = {0};
         memcpy(b, in + 4 * i, MIN(4, k - 4 * i));
         int16_t pairs[4] = {b[0], b[2], b[1], b[3]};
-        memcpy(q->out + r * p->stride + i * STEPS, VNNI ? (const void *)b : pairs, 4 * STEPS);
+        memcpy(q->out + r * p->stride + i * steps, steps == 1 ? (const void *)b : pairs, 4 * steps);
     }
 }
 
@@ -256,11 +258,11 @@ API int product_int(const Linear *w, const int8_t *x, const float *row_scales, v
                     int threads) {
     long whole = gate != NO_GATE && !gate_by_panel(w), words = (w->k + 3) / 4;
     Product p = {.w = w, .row_scales = row_scales, .y = y, .y_bf16 = y_bf16, .gate = whole ? NO_GATE : gate, .m = m,
-                 .stride = words * STEPS, .words = words, .groups = w->kind == W_INT8 ? 1 : w->k / w->group};
+                 .stride = words * STEPS(w->kind), .words = words, .groups = w->kind == W_INT8 ? 1 : w->k / w->group};
     static __thread Buffer starts, widened, plain; /* of the calling thread; pool_scratch is taken by the items */
     Prepare q = {&p, x, NULL, buffer_of(&starts, sizeof(int32_t) * m * p.groups)};
     if (!q.starts) return 1;
-    if (!VNNI || w->k % 4) {
+    if (STEPS(w->kind) > 1 || w->k % 4) {
         if (!(q.out = buffer_of(&widened, sizeof(uint32_t) * m * p.stride))) return 1;
     }
     if (whole && !(p.y = buffer_of(&plain, sizeof(float) * m * w->n))) return 1;
