@@ -13,6 +13,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from engine.isa import isa_features
@@ -21,7 +22,7 @@ from engine.kernels.errors import UnavailableError
 log = logging.getLogger(__name__)
 
 SOURCE_DIR = Path(__file__).parent / "csrc"
-UNITS = ("pool.c", "step.c", "rows.c", "attention.c", "products_float.c", "products_int.c")
+UNITS = ("attention.c", "products_int.c", "rows.c", "step.c", "products_float.c", "pool.c")  # the longest first
 COMPILERS = ("cc", "gcc", "clang")
 # No -ffast-math: it would let the compiler reorder sums.
 FLAGS = "-O3 -std=gnu11 -fPIC -pthread -fvisibility=hidden -fno-math-errno -ffp-contract=fast -w"
@@ -81,8 +82,12 @@ def _build(compiler: str, flags: list[str], path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
             objects = [f"{scratch}/{unit}.o" for unit in UNITS]
-            for unit, made in zip(UNITS, objects, strict=True):
-                _run([compiler, *flags, "-c", str(SOURCE_DIR / unit), "-o", made])
+            commands = [
+                [compiler, *flags, "-c", str(SOURCE_DIR / unit), "-o", made]
+                for unit, made in zip(UNITS, objects, strict=True)
+            ]
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                list(pool.map(_run, commands))
             library = f"{scratch}/kernels.so"
             _run([compiler, "-shared", "-pthread", *objects, "-lm", "-o", library])
             Path(library).replace(path)
