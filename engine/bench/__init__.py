@@ -1,4 +1,5 @@
-"""Engine benchmarks: the same work under different settings of the engine, in one process, without HTTP.
+"""Engine benchmarks: the engine against others (``engines``, in processes of their own), and the same work under
+different settings of the engine, in one process, without HTTP, which is what the rest of this folder is about.
 
 __main__ -> command -> workload (traces)    the requests: lengths, token ids, arrival times
                     -> policies             what is compared with what

@@ -10,11 +10,15 @@ from engine.bench.errors import BenchError
 from engine.bench.options import Parser
 from engine.kernels.errors import UnavailableError
 
-COMMANDS = {"policies": "engine.bench.policies_command", "fit": "engine.bench.fit_command"}
+COMMANDS = {
+    "engine": "engine.bench.engine_command",
+    "policies": "engine.bench.policies_command",
+    "fit": "engine.bench.fit_command",
+}
 
 
 def main(argv: list[str] | None = None) -> int:
-    about = "Benchmarks of the engine, in one process, without HTTP."
+    about = "Benchmarks of the engine: against other engines, and its own policies against each other."
     parser = Parser(prog="seatrial bench", description=about, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
     for name, module_name in COMMANDS.items():

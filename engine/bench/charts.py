@@ -34,16 +34,16 @@ def occupancy_over_time(name: str, record: RunRecord, end_s: float) -> str:
         color="var(--policy-1)", strokeWidth=1.4, strokeDash=[4, 3], interpolate="step-after"
     )
     slots = alt.Chart(alt.Data(values=[{"v": record.slots}])).mark_rule(color="var(--soft)")
-    y = alt.Y("v:Q", scale=alt.Scale(domain=[0, 1.05 * top], nice=False), axis=_axis("requests"))
+    y = alt.Y("v:Q", scale=alt.Scale(domain=[0, 1.05 * top], nice=False), axis=axis("requests"))
     layers = [area.encode(_x(end_s), y), line.encode(_x(end_s), y), slots.encode(y)]
-    return _svg(alt.layer(*layers), f"{name}: requests computed in each step, {record.slots} slots")
+    return svg(alt.layer(*layers), f"{name}: requests computed in each step, {record.slots} slots")
 
 
 def kv_over_time(name: str, record: RunRecord, end_s: float, top_bytes: float) -> str:
     """Reserved bytes behind used bytes, the pool as a rule where the axis reaches it."""
     reserved = over_time(record, lambda s: reserved_bytes(record, s) / MIB)
     used = over_time(record, lambda s: used_bytes(record, s) / MIB)
-    y = alt.Y("v:Q", scale=alt.Scale(domain=[0, 1.05 * top_bytes / MIB], nice=False), axis=_axis("MiB"))
+    y = alt.Y("v:Q", scale=alt.Scale(domain=[0, 1.05 * top_bytes / MIB], nice=False), axis=axis("MiB"))
     layers = [
         alt.Chart(alt.Data(values=rows))
         .mark_area(color=colour, opacity=opacity, interpolate="step-after")
@@ -54,7 +54,7 @@ def kv_over_time(name: str, record: RunRecord, end_s: float, top_bytes: float) -
     if pool <= top_bytes:
         rule = alt.Chart(alt.Data(values=[{"v": pool / MIB}])).mark_rule(color="var(--ink)")
         layers.append(rule.encode(y))
-    return _svg(alt.layer(*layers), f"{name}: KV bytes reserved and used")
+    return svg(alt.layer(*layers), f"{name}: KV bytes reserved and used")
 
 
 def latency_ecdf(records: dict[str, list[RunRecord]], metric: str) -> str:
@@ -70,13 +70,13 @@ def latency_ecdf(records: dict[str, list[RunRecord]], metric: str) -> str:
         alt.Chart(alt.Data(values=rows))
         .mark_line(strokeWidth=1.8, interpolate="step-after")
         .encode(
-            alt.X("ms:Q", scale=alt.Scale(type="log", nice=False), axis=_axis("milliseconds", labelOverlap=True)),
-            alt.Y("share:Q", scale=alt.Scale(domain=[0, 1]), axis=_axis("share", format=".0%")),
+            alt.X("ms:Q", scale=alt.Scale(type="log", nice=False), axis=axis("milliseconds", labelOverlap=True)),
+            alt.Y("share:Q", scale=alt.Scale(domain=[0, 1]), axis=axis("share", format=".0%")),
             alt.Color("policy:N", scale=alt.Scale(domain=names, range=colours_of(names)), legend=None),
             alt.StrokeDash("policy:N", scale=alt.Scale(domain=names, range=_cycle(DASHES, names)), legend=None),
         )
     )
-    return _svg(chart, f"{metric} by policy: share of samples up to a time", height=230)
+    return svg(chart, f"{metric} by policy: share of samples up to a time", height=230)
 
 
 def fit_parts(fits: list[Fit]) -> str:
@@ -96,13 +96,13 @@ def fit_parts(fits: list[Fit]) -> str:
         alt.Chart(alt.Data(values=rows))
         .mark_bar(size=20)
         .encode(
-            alt.X("mib:Q", scale=alt.Scale(nice=False), axis=_axis("MiB")),
+            alt.X("mib:Q", scale=alt.Scale(nice=False), axis=axis("MiB")),
             alt.Y("reservation:N", sort=[f.reservation for f in fits], axis=alt.Axis(title=None, labelLimit=120)),
             alt.Color("part:N", scale=alt.Scale(domain=FIT_PARTS, range=FIT_COLOURS), legend=None),
             order=alt.Order("order:Q"),
         )
     )
-    return _svg(
+    return svg(
         chart, "The pool's bytes by reservation: used, internal waste, external waste, idle", height=34 * len(fits)
     )
 
@@ -142,15 +142,15 @@ def _cycle(values: list[Any], names: list[str]) -> list[Any]:
     return [values[i % len(values)] for i in range(len(names))]
 
 
-def _axis(title: str, **options: Any) -> alt.Axis:
+def axis(title: str, **options: Any) -> alt.Axis:
     return alt.Axis(title=title, **{"tickCount": 4, "grid": True, **options})
 
 
 def _x(end_s: float) -> alt.X:
-    return alt.X("t:Q", scale=alt.Scale(domain=[0, end_s], nice=False), axis=_axis("seconds", grid=False))
+    return alt.X("t:Q", scale=alt.Scale(domain=[0, end_s], nice=False), axis=axis("seconds", grid=False))
 
 
-def _svg(chart: Any, title: str, height: int = HEIGHT) -> str:
+def svg(chart: Any, title: str, height: int = HEIGHT) -> str:
     spec = (
         chart.properties(width=WIDTH, height=height)
         .configure(background="transparent", font="inherit", padding=4)

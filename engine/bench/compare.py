@@ -6,15 +6,21 @@ import math
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from scipy import stats
 
 from engine.bench.drive import RunRecord
 from engine.bench.errors import BenchError
-from engine.bench.metrics import METRICS, Figure, Metric
+from engine.bench.metrics import METRICS, Figure
 from engine.bench.policies import Policy
 
 RESOLUTION = 1e-9  # of a log ratio: rounding is no difference
+
+
+class Titled(Protocol):
+    @property
+    def title(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ def check_same_outputs(records: Iterable[tuple[str, list[RunRecord]]]) -> None:
                 )
 
 
-def ratio_of(metric: Metric, mine: list[Figure], theirs: list[Figure]) -> Ratio:
+def ratio_of(metric: Titled, mine: list[Figure], theirs: list[Figure]) -> Ratio:
     """Of the rounds in which both sides have a figure above 0; None unless all of them do."""
     logs = []
     for a, b in zip(mine, theirs, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 from pathlib import Path
@@ -11,6 +12,8 @@ import psutil
 import torch
 
 from engine.isa import CPUINFO, isa_features
+
+ENGINE_DIR = Path(__file__).parents[1]
 
 
 def machine_facts() -> dict[str, Any]:
@@ -23,6 +26,14 @@ def machine_facts() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
+
+
+def source_digest() -> str:
+    """sha256 over the engine's source files as they are: which engine it was, where no release has a name."""
+    digest = hashlib.sha256()
+    for path in sorted(p for p in ENGINE_DIR.rglob("*") if p.suffix in {".py", ".c", ".h"}):
+        digest.update(path.relative_to(ENGINE_DIR).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 def other_load() -> float:

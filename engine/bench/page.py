@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import jinja2
 from markupsafe import Markup
@@ -16,6 +18,17 @@ from engine.bench.policies import Policy
 from engine.bench.show import Table
 
 TEMPLATES = Path(__file__).parent / "templates"
+
+
+class Compared(Protocol):
+    """One side of a comparison, as the page names it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def about(self) -> str: ...
+    @property
+    def against(self) -> str | None: ...
 
 
 @dataclass(frozen=True)
@@ -83,7 +96,7 @@ def render(
     title: str,
     lead: str,
     artifact: str,
-    policies: list[Policy],
+    policies: Sequence[Compared],
     findings: list[str],
     tables: list[Table],
     figures: list[Group],

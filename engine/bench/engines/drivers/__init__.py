@@ -1,0 +1,1 @@
+"""Our own engine and transformers as drivers; see engine.bench.engines.protocol."""
