@@ -13,11 +13,12 @@ from typing import Any, NoReturn
 from markupsafe import Markup
 
 from engine.bench import page, report
-from engine.bench.engines import contenders, plots, samples, tables
+from engine.bench.engines import contenders, plots, profile, samples, tables
 from engine.bench.engines import workloads as work
 from engine.bench.engines.ceilings import PEAKS, meter
-from engine.bench.engines.engine import Engine
+from engine.bench.engines.engine import Engine, EngineError
 from engine.bench.engines.figures import Result, Spread, results_of, spread_of
+from engine.bench.engines.piped import PipedEngine
 from engine.bench.engines.rotation import Measured, measure, say, start_all
 from engine.bench.engines.shares import Share, is_decode, share_of
 from engine.bench.engines.workloads import Workload
@@ -48,6 +49,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--base", help="engine that ratios are to (default: the first that is not ours)")
     parser.add_argument("--limit-s", type=at_least(0.1, float), default=900.0, help="for one run (default 900)")
     parser.add_argument("--start-limit-s", type=at_least(0.1, float), default=300.0, help="to be ready (default 300)")
+    parser.add_argument(
+        "--profile", action="store_true", help="also where the time of a step of each --artifact goes, after the rounds"
+    )
     parser.add_argument("--out", type=Path, default=Path("reports/bench-engine"), help="folder of page and results")
 
 
@@ -87,6 +91,7 @@ def main(arguments: argparse.Namespace) -> None:
             skipped=skipped,
             meter=ceiling_meter,
         )
+        profiles = _profiles(ready, measured, arguments.limit_s) if arguments.profile else {}
     finally:
         for engine in engines:
             engine.stop()
@@ -104,9 +109,24 @@ def main(arguments: argparse.Namespace) -> None:
         "base": base,
         "ceilings_absent_because": no_ceilings or None,
     }
-    _report(arguments.out, engines, chosen, measured, base, ceiling_meter.names if ceiling_meter else {}, setting)
+    _report(
+        arguments.out, engines, chosen, measured, base, ceiling_meter.names if ceiling_meter else {}, profiles, setting
+    )
     if measured.missing():
         raise BenchError(f"{'; '.join(measured.missing())}; what was measured is in {arguments.out}")
+
+
+def _profiles(engines: list[Engine], measured: Measured, limit_s: float) -> dict[str, dict[str, profile.StepProfile]]:
+    """Of ours, in process; one that gives none is among what is missing."""
+    found = {}
+    for engine in engines:
+        if isinstance(engine, PipedEngine) and engine.kind == contenders.OURS and engine.name not in measured.failures:
+            say(f"profile, {engine.name}")
+            try:
+                found[engine.name] = profile.profile(engine, limit_s)
+            except EngineError as e:
+                measured.failures[engine.name] = str(e)
+    return found
 
 
 def _interrupted(*_: Any) -> NoReturn:
@@ -141,6 +161,7 @@ def _report(
     measured: Measured,
     base: str,
     instructions: dict[str, str],
+    profiles: dict[str, dict[str, profile.StepProfile]],
     setting: dict[str, Any],
 ) -> None:
     reference = contenders.reference_of(engines)
@@ -165,9 +186,14 @@ def _report(
         shares += [(workload.name, s) for s in got if s is not None]
     ceilings = _ceilings(measured)
     shown += filter(None, [tables.shares_table(shares, ceilings, instructions)])
+    shown += [profile.table(name, cases) for name, cases in profiles.items()]
     said += [f"Missing: {why}." for why in measured.missing()] + [f"{note}." for note in measured.notes()]
     report.show(shown, said)
-    group = page.Group("Side by side", "Bar: median of the rounds. Points: each round.", panels)
+    groups = [page.Group("Side by side", "Bar: median of the rounds. Points: each round.", panels)]
+    if profiles:
+        drawings = [profile.layers_chart(name, cases) for name, cases in profiles.items()]
+        layers = [page.Panel(title, Markup(drawn)) for title, drawn in drawings]
+        groups.append(page.Group("A step by layer", "Of ours, in process.", layers, profile.legend()))
     sides = [
         Contender(e.name, f"{e.kind}: {tables.described(measured.facts[e.name])}", None if e.name == base else base)
         for e in engines
@@ -175,9 +201,10 @@ def _report(
     ]
     lead = f"The same requests for every engine, {setting['rounds']} round(s), one engine at a time in turning order."
     facts_shown = _facts(chosen, setting)
-    html = page.render("Engines compared", lead, ", ".join(names), sides, said, shown, [group], facts_shown)
+    html = page.render("Engines compared", lead, ", ".join(names), sides, said, shown, groups, facts_shown)
     samples.write(out, measured.runs)
-    report.write(out, html, setting | _results(engines, done, measured, found, shares, ceilings, instructions, said))
+    whole = _results(engines, done, measured, found, shares, ceilings, instructions, said)
+    report.write(out, html, setting | whole | {"profiles": profile.as_results(profiles)})
 
 
 def _ceilings(measured: Measured) -> dict[str, Spread]:

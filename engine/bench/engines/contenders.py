@@ -22,6 +22,7 @@ from engine.ledger import compute_threads
 DRIVERS = "engine.bench.engines.drivers"
 DTYPES = ("float32", "bfloat16")
 QUEUE = 1024  # requests that may wait in ours: every workload is handed over at once
+OURS = "ours, in process"
 EVERY = ""  # --set without a name
 
 
@@ -139,7 +140,7 @@ def _config(text: str, settings: dict[str, Any]) -> EngineConfig:
 def _ours(name: str, directory: Path, config: EngineConfig, http: bool) -> list[Engine]:
     given = ["--artifact", str(directory), "--config-json", config.model_dump_json()]
     engines: list[Engine] = [
-        PipedEngine(name, "ours, in process", [sys.executable, "-m", f"{DRIVERS}.ours", *given]),
+        PipedEngine(name, OURS, [sys.executable, "-m", f"{DRIVERS}.ours", *given]),
     ]
     if http:
         server = [sys.executable, "-m", "engine.server", *given, "--port", PORT, "--exit-with-stdin"]

@@ -1,6 +1,6 @@
 """``python -m engine.bench.engines.drivers.ours``: an artifact on the engine core, without HTTP and in one process.
 
-A token's time is the end of the step that drew it.
+A token's time is the end of the step that drew it. Beyond the protocol it answers ``{"profile": {...}}``: see steps.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from engine.artifact import read_manifest
-from engine.bench.engines.drivers import loop
+from engine.bench.engines.drivers import loop, steps
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.models.decoder import Decoder
 from engine.process import build
 from engine.protocol import AddRequest
 from engine.request import SamplingParams
+from engine.runner import ModelRunner
 
 
 def main() -> None:
@@ -36,17 +37,20 @@ def load(artifact: Path, config: EngineConfig) -> tuple[dict[str, Any], loop.Wor
         ArtifactError: the directory cannot be served.
     """
     core, about = build(artifact, config)
-    manifest = read_manifest(artifact)
+    manifest, runner = read_manifest(artifact), core.runner
+    assert isinstance(runner, ModelRunner)  # what build makes
     told = {
         "engine": "seatrial",
         "version": version("seatrial"),
         "weights": manifest.name,
-        **weight_facts(core.runner.model, about["derived"]["compute_dtype"]),  # type: ignore[attr-defined]
+        **weight_facts(runner.model, about["derived"]["compute_dtype"]),
         "about": {"artifact_digest": manifest.digest, "config": json.loads(config.model_dump_json()), **about},
     }
     count = iter(range(2**62))
 
     def work(message: dict[str, Any]) -> dict[str, Any]:
+        if "profile" in message:
+            return steps.profile(core, runner, **message["profile"])
         return produce(core, message["requests"], prefix=f"{next(count)}")
 
     return told, work

@@ -54,6 +54,7 @@ def done(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
         "--transformers", str(folder / "bf16"),
         "--peer", f"good={DRIVER}", "--peer", f"bad={DRIVER} dies", "--against", f"server={SERVER} {{port}}",
         "--against", "gone=http://127.0.0.1:9", "--skip", "server:C3", "--rounds", "2", "--base", "good",
+        "--profile",
     ]  # fmt: skip
     assert main(arguments(folder, out, *more)) == 3
     return out, json.loads((out / "results.json").read_text()), more
@@ -84,7 +85,7 @@ def test_what_is_missing_is_said_and_the_rest_is_there(done: tuple[Path, dict[st
     assert [m.partition(":")[0] for m in results["missing"]] == ["gone", "bad"]
     assert "out of luck" in results["missing"][1]
     page = (out / "report.html").read_text()
-    assert page.count("<svg") == 4  # one a workload, and TTFT of A
+    assert page.count("<svg") == 5  # one a workload, TTFT of A, the layers of a step
     assert "<script" not in page
     assert "Missing: gone: http://127.0.0.1:9 does not answer" in page
     assert sorted(p.name for p in out.iterdir()) == ["report.html", "requests.parquet", "results.json"]
@@ -128,6 +129,14 @@ def test_what_engines_say_of_themselves(done: tuple[Path, dict[str, Any], list[s
     assert layers + 2 * head <= ours["step_weight_bytes"] < 2 * (layers + head)
     shares = {(s["engine"], s["workload"]) for s in done[1]["shares"]}
     assert shares == {(e, w) for e in ("tiny-int8", "transformers float32") for w in ("A", "B")}
+
+
+def test_a_step_of_ours_is_taken_apart(done: tuple[Path, dict[str, Any], list[str]]) -> None:
+    profiles = done[1]["profiles"]
+    assert [(p["engine"], p["batch"]) for p in profiles] == [("tiny-int8", 1), ("tiny-int8", 4), ("tiny-int8", 1)]
+    for p in profiles:
+        assert 0 < p["python_share"] < 1
+        assert sum(p["kernels_s"].values()) == pytest.approx(p["step_s"])
 
 
 def test_settings_reach_the_artifact_they_name(folder: Path) -> None:
