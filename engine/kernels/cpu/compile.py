@@ -22,7 +22,8 @@ from engine.kernels.errors import UnavailableError
 log = logging.getLogger(__name__)
 
 SOURCE_DIR = Path(__file__).parent / "csrc"
-UNITS = ("attention.c", "products_int.c", "rows.c", "step.c", "products_float.c", "pool.c", "ceilings.c")  # the longest first
+# The longest first.
+UNITS = ("attention.c", "products_int.c", "rows.c", "step.c", "products_float.c", "pool.c", "ceilings.c")
 COMPILERS = ("cc", "gcc", "clang")
 # No -ffast-math: it would let the compiler reorder sums.
 FLAGS = "-O3 -std=gnu11 -fPIC -pthread -fvisibility=hidden -fno-math-errno -ffp-contract=fast -w"
