@@ -14,8 +14,9 @@
 #include <stdatomic.h>
 
 #define BLOCK_BYTES (384 * 1024) /* of x, so that a block stays in the second-level cache */
-#define ITEM_COST 1200000        /* multiplications that are worth an item; a byte of weights costs READ_COST of them */
+#define ITEM_COST 2000000        /* multiplications that are worth an item; a byte of weights costs READ_COST of them */
 #define READ_COST 16
+#define PREPARED_ROWS 32         /* in an item */
 
 typedef struct {
     const Linear *w;
@@ -235,8 +236,7 @@ typedef struct {
 } Prepare;
 
 /* A row's starts, and the row as the inner loop wants it if that is not as it is. */
-static void prepare_row(void *context, long r) {
-    const Prepare *q = context;
+static void prepare_row(const Prepare *q, long r) {
     const Product *p = q->p;
     long k = p->w->k, group = k / p->groups, steps = STEPS(p->w->kind);
     const int8_t *in = q->x + r * k;
@@ -252,6 +252,11 @@ static void prepare_row(void *context, long r) {
         int16_t pairs[4] = {b[0], b[2], b[1], b[3]};
         memcpy(q->out + r * p->stride + i * steps, steps == 1 ? (const void *)b : pairs, 4 * steps);
     }
+}
+
+static void prepare_rows(void *context, long item) {
+    const Prepare *q = context;
+    for (long r = item * PREPARED_ROWS; r < MIN(q->p->m, (item + 1) * PREPARED_ROWS); r++) prepare_row(q, r);
 }
 
 API int product_int(const Linear *w, const int8_t *x, const float *row_scales, void *y, int y_bf16, int gate, long m,
@@ -270,7 +275,7 @@ API int product_int(const Linear *w, const int8_t *x, const float *row_scales, v
     p.starts = q.starts;
     divide(&p, threads);
     p.dense = (!VNNI || w->kind != W_INT8) && MIN(p.block, m) >= UNPACKED_FROM;
-    pool_run(prepare_row, &q, m, m > 8 ? threads : 1);
+    pool_run(prepare_rows, &q, (m + PREPARED_ROWS - 1) / PREPARED_ROWS, threads);
     pool_run(run_item, &p, p.blocks * p.runs, threads);
     if (whole) gate_rows(p.y, y, y_bf16, m, w->n, gate, threads);
     return atomic_load(&p.failed);
