@@ -23,7 +23,16 @@ log = logging.getLogger(__name__)
 
 SOURCE_DIR = Path(__file__).parent / "csrc"
 # The longest first.
-UNITS = ("attention.c", "products_int.c", "rows.c", "step.c", "products_float.c", "pool.c", "ceilings.c")
+UNITS = (
+    "attention.c",
+    "products_int.c",
+    "rows.c",
+    "step.c",
+    "products_float.c",
+    "write_kv.c",
+    "pool.c",
+    "ceilings.c",
+)
 COMPILERS = ("cc", "gcc", "clang")
 # No -ffast-math: it would let the compiler reorder sums.
 FLAGS = "-O3 -std=gnu11 -fPIC -pthread -fvisibility=hidden -fno-math-errno -ffp-contract=fast -w"

@@ -7,6 +7,8 @@ import random
 import pytest
 import torch
 
+from engine.isa import isa_features
+from engine.kernels.cpu import CpuKernels
 from engine.kernels.interface import AttentionMeta, Kernels, KvCache
 from tests.engine.kernels.conftest import BACKENDS, DTYPES, assert_close
 
@@ -203,3 +205,94 @@ def test_backends_agree(dtype: torch.dtype, kv_dtype: torch.dtype) -> None:
         kernels = backend(dtype, threads=2)
         found.append(run(kernels, [(s, 0, 150)], kernels.new_kv_cache(13, 16, 2, 80, kv_dtype), window=77)[0])
     assert_close(found[1], found[0], dtype)
+
+
+EDGES = [1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 255, 256, 257, 400]  # of pieces, strips, ranges, blocks
+
+
+def last_rows(
+    kernels: Kernels, s: Sequence, cache: KvCache, ends: list[int], rows: int, window: int | None = None
+) -> list[torch.Tensor]:
+    """The ``rows`` rows before each of ``ends``, all in one step, over a cache that holds the sequence already."""
+    counts = [min(rows, end) for end in ends]
+    q = torch.cat([s.q[end - n : end] for end, n in zip(ends, counts, strict=True)])
+    meta = AttentionMeta(
+        torch.tensor([0, *counts]).cumsum(0).int(),
+        torch.tensor(ends, dtype=torch.int32),
+        torch.tensor([s.blocks] * len(ends), dtype=torch.int32),
+    )
+    return list(kernels.paged_attention(q, cache, meta, q.shape[-1] ** -0.5, window).split(counts))
+
+
+def filled(kernels: Kernels, s: Sequence, block_size: int, kv_dtype: torch.dtype) -> KvCache:
+    _, kv_heads, dim = s.k.shape
+    cache = kernels.new_kv_cache(place([s], block_size, seed=4), block_size, kv_heads, dim, kv_dtype)
+    slots = torch.tensor([s.blocks[p // block_size] * block_size + p % block_size for p in range(s.length)])
+    kernels.write_kv(s.k, s.v, cache, slots)
+    return cache
+
+
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES, ids=kv_id)
+@pytest.mark.parametrize("window", [None, 100, 333])
+def test_one_row_two_rows_and_many_give_the_same_bits_at_every_edge(kv_dtype: torch.dtype, window: int | None) -> None:
+    """One row reads the cache as it is stored, several make a copy; few share ranges between threads, many do not."""
+    s = Sequence(1, 400, 9, 3, 64, torch.float32)
+    kernels = CpuKernels(torch.float32, threads=3)
+    cache = filled(kernels, s, 16, kv_dtype)
+    full = last_rows(kernels, s, cache, [400], 400, window)[0]
+    assert_close(full, exact(s, kv_dtype, window), torch.float32)
+    for rows in (1, 2, 21):
+        for together in (EDGES, *([end] for end in EDGES)):
+            for end, out in zip(together, last_rows(kernels, s, cache, together, rows, window), strict=True):
+                assert torch.equal(out, full[max(0, end - rows) : end]), f"{rows} rows before {end}"
+
+
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES, ids=kv_id)
+def test_8192_tokens(kv_dtype: torch.dtype) -> None:
+    s = Sequence(2, 8192, 6, 2, 32, torch.float32)
+    q, k, v = s.q[-3:].double(), stored(s.k, kv_dtype), stored(s.v, kv_dtype)
+    scores = torch.einsum("qhd,khd->hqk", q, k.repeat_interleave(3, 1)) * 32**-0.5
+    unseen = torch.ones(3, 8192, dtype=torch.bool).triu(8190)
+    expected = torch.einsum(
+        "hqk,khd->qhd", scores.masked_fill(unseen, -torch.inf).softmax(-1), v.repeat_interleave(3, 1)
+    )
+    found = []
+    for backend in BACKENDS:
+        for threads in (1, 2):
+            kernels = backend(torch.float32, threads=threads)
+            cache = filled(kernels, s, 16, kv_dtype)
+            found.append(last_rows(kernels, s, cache, [8192], 3)[0])
+            assert_close(found[-1], expected, torch.float32)
+            assert torch.equal(last_rows(kernels, s, cache, [8192], 1)[0][0], found[-1][-1])
+        assert torch.equal(found[-1], found[-2])
+
+
+def test_a_step_without_rows(kernels: Kernels) -> None:
+    cache = kernels.new_kv_cache(2, 16, 2, 16, torch.float32)
+    none = torch.zeros(0, 4, 16, dtype=kernels.dtype)
+    kernels.write_kv(none[:, :2], none[:, :2], cache, torch.zeros(0, dtype=torch.int64))
+    for requests in (0, 1):
+        meta = AttentionMeta(
+            torch.zeros(requests + 1, dtype=torch.int32),
+            torch.full((requests,), 7, dtype=torch.int32),
+            torch.zeros(requests, 2, dtype=torch.int32),
+        )
+        assert kernels.paged_attention(none, cache, meta, 0.25).shape == (0, 4, 16)
+    assert not any(t.any() for t in cache.tensors)
+
+
+@pytest.mark.skipif("avx512f" not in isa_features() or "avx2" not in isa_features(), reason="one instruction set only")
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES, ids=kv_id)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_same_bits_with_and_without_avx512(dtype: torch.dtype, kv_dtype: torch.dtype) -> None:
+    for heads, kv_heads, dim, block_size in SHAPES:
+        s = Sequence(6, 300, heads, kv_heads, dim, dtype)
+        outs = []
+        for target in (None, "-march=haswell"):
+            kernels = CpuKernels(dtype, threads=2, target=target)
+            cache = filled(kernels, s, block_size, kv_dtype)
+            outs.append(
+                [last_rows(kernels, s, cache, [300], rows, window)[0] for rows in (1, 300) for window in (None, 77)]
+            )
+        for first, other in zip(*outs, strict=True):
+            assert torch.equal(first, other), f"{heads} heads, dim {dim}"

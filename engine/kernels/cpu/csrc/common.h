@@ -89,13 +89,16 @@ INLINE v16 round_int8(v16 x, float scale) {
     return select16(v < splat(-127.0f), splat(-127.0f), v);
 }
 
-/* Reductions over the lanes, always in this order. */
+/* Sum of the lanes: halves are added to each other until one is left. */
 INLINE float sum_lanes(v16 x) {
-    float s[8];
-    for (int i = 0; i < 8; i++) s[i] = x[i] + x[i + 8];
-    for (int i = 0; i < 4; i++) s[i] += s[i + 4];
-    return (s[0] + s[2]) + (s[1] + s[3]);
+    typedef float v8 __attribute__((vector_size(32)));
+    typedef float v4 __attribute__((vector_size(16)));
+    v8 eight = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) + __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
+    v4 four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
+    v4 two = four + __builtin_shufflevector(four, four, 2, 3, 0, 1);
+    return two[0] + two[1];
 }
+
 INLINE float max_lanes(v16 x) {
     float s[8];
     for (int i = 0; i < 8; i++) s[i] = MAX(x[i], x[i + 8]);
