@@ -176,7 +176,8 @@ class Request:
     @property
     def is_decoding(self) -> bool:
         """Whether all that is left to compute is the last token drawn."""
-        return self.num_output_tokens > 0 and self.remaining_tokens == 1
+        count = len(self.tokens)  # asked for every request in every step: without properties between
+        return count - self.num_computed_tokens == 1 and count > len(self.prompt)
 
     @property
     def order(self) -> tuple[int, int]:

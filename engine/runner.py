@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from engine import ledger
 from engine.artifact import read_manifest
@@ -108,22 +108,30 @@ class ModelRunner:
 
     def _execute(self, batch: list[BatchEntry]) -> list[Rows | None]:
         scored = any(entry.logits == "all" for entry in batch)
-        hidden, logits, best = self._run(self._step(batch), with_logits=not scored)  # [W, hidden], [W, vocab]
-        counts = [WANTED[entry.logits](entry) for entry in batch]
-        starts = [0, *accumulate(counts)]
-        if scored:  # rows that are drawn from among others whose logits nobody may ever look at
-            last = [at for entry, at in zip(batch, starts, strict=False) if entry.logits == "last"]
-            logits = self.model.logits(hidden[last]) if last else None
+        step = self._step(batch)
+        hidden, logits, best = self._run(step, with_logits=not scored)  # [W, hidden], [W, vocab]
+        if scored:
+            return self._scored_rows(batch, hidden)
+        rows: list[Rows | None] = [None] * len(batch)
+        if logits is not None:
+            for row, i in enumerate(i for i, entry in enumerate(batch) if entry.logits == "last"):
+                rows[i] = logits[row : row + 1] if best is None else DrawnRow(logits, row, best[row])
+        return rows
+
+    def _scored_rows(self, batch: list[BatchEntry], hidden: Tensor) -> list[Rows | None]:
+        """Logits of the rows that are drawn from; those of the others, when somebody looks at them."""
+        parts = hidden.split([WANTED[entry.logits](entry) for entry in batch])
+        last = [part for entry, part in zip(batch, parts, strict=True) if entry.logits == "last"]
+        drawn = iter(self.model.logits(torch.cat(last)).split(1) if last else [])
         rows: list[Rows | None] = []
-        drawn = 0
-        for entry, start, count in zip(batch, starts, counts, strict=False):
-            if entry.logits == "last" and logits is not None:
-                rows.append(logits[drawn : drawn + 1] if best is None else DrawnRow(logits, drawn, best[drawn]))
-                drawn += 1
-            elif entry.logits == "all":
-                rows.append(LazyRows(hidden[start : start + count], self.model.logits))
-            else:
-                rows.append(None)
+        for entry, part in zip(batch, parts, strict=True):
+            match entry.logits:
+                case "none":
+                    rows.append(None)
+                case "last":
+                    rows.append(next(drawn))
+                case "all":
+                    rows.append(LazyRows(part, self.model.logits))
         return rows
 
     def _run_plainly(self, step: StepInput, with_logits: bool) -> StepOutput:
@@ -162,26 +170,29 @@ class ModelRunner:
             raise ValueError(f"{name}: block ids must be 0 to {self.num_blocks - 1}")
 
     def _step(self, batch: list[BatchEntry]) -> StepInput:
+        """Lists first: for the few rows of a decode step nothing is quicker, and a prompt's are soon made beside what
+        the model does with them."""
         size = self.block_size
-        counts = np.array([len(e.token_ids) for e in batch])
-        ends = counts.cumsum()
-        tokens = np.array([t for e in batch for t in e.token_ids])
-        starts = np.array([e.start for e in batch])
-        lengths = starts + counts
-        first = ends - counts  # row of an entry's first token
-        request = np.repeat(np.arange(len(batch)), counts)
-        positions = np.arange(ends[-1]) + (starts - first)[request]
-        tables = np.zeros((len(batch), -(-int(lengths.max()) // size)), np.int32)
+        tokens, positions, slots, wanted, lengths = (list[int]() for _ in range(5))
+        starts = [0]
+        for entry in batch:
+            stop = entry.start + len(entry.token_ids)
+            tokens += entry.token_ids
+            positions += range(entry.start, stop)
+            slots += [entry.block_table[p // size] * size + p % size for p in range(entry.start, stop)]
+            wanted += range(len(tokens) - WANTED[entry.logits](entry), len(tokens))
+            starts.append(len(tokens))
+            lengths.append(stop)
+        tables = np.zeros((len(batch), -(-max(lengths) // size)), np.int32)
         for row, entry in zip(tables, batch, strict=True):
             used = entry.block_table[: len(row)]
             row[: len(used)] = used
-        slots = tables[request, positions // size] * np.int64(size) + positions % size
-        wanted = [(end - WANTED[e.logits](e), end) for e, end in zip(batch, ends.tolist(), strict=True)]
-        meta = AttentionMeta(
-            torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32)),
-            torch.from_numpy(lengths.astype(np.int32)),
-            torch.from_numpy(tables),
+        a_row = torch.from_numpy(np.array([tokens, positions, slots]))  # [3, T]
+        a_request = torch.from_numpy(np.array([starts, [*lengths, 0]], np.int32))  # [2, R + 1]
+        return StepInput(
+            a_row[0],
+            a_row[1],
+            a_row[2],
+            AttentionMeta(a_request[0], a_request[1, :-1], torch.from_numpy(tables)),
+            torch.from_numpy(np.array(wanted, np.int64)),
         )
-        rows = np.array([row for start, end in wanted for row in range(start, end)], np.int64)
-        tensor = torch.from_numpy
-        return StepInput(tensor(tokens), tensor(positions), tensor(slots), meta, tensor(rows))

@@ -188,7 +188,7 @@ class Scheduler:
 
     def decode(self, plan: Plan, keep: int = 0) -> None:
         """Adds decodes, those first that have waited longest, while more than ``keep`` tokens of budget are left."""
-        ready = [r for r in self.running if r.is_decoding and r.last_step != self._steps]
+        ready = [r for r in self.running if r.last_step != self._steps and r.is_decoding]
         for request in sorted(ready, key=_last_step):
             if plan.budget <= keep:
                 return
