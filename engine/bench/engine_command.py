@@ -1,4 +1,9 @@
-"""``engine``: ours, transformers and any other engine on the same requests, one at a time, alternating in rounds."""
+"""``engine``: ours, transformers and any other engine on the same requests, one at a time, alternating in rounds.
+
+seatrial bench engine --artifact artifacts/int8 --http --transformers artifacts/base --quick
+seatrial bench engine --artifact artifacts/int8 --artifact avx2=artifacts/int8 --set avx2:isa=avx2 --only A,C16
+seatrial bench engine --artifact artifacts/int8 --against "llama=llama-server -m M.gguf --port {port}" --base llama
+"""
 
 from __future__ import annotations
 
@@ -36,7 +41,7 @@ QUICK_ROUNDS = 2
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.description = f"{__doc__}\n\n{work.__doc__}"
+    parser.description = f"{__doc__}\nWorkloads: {work.__doc__}"
     contenders.add_options(parser)
     parser.add_argument("--only", help=f"workloads, comma-separated (default: {','.join(work.DEFAULT)})")
     parser.add_argument("--workloads", type=Path, help="a file of workloads instead of drawn ones")

@@ -44,7 +44,13 @@ def load(artifact: Path, config: EngineConfig) -> tuple[dict[str, Any], loop.Wor
         "version": version("seatrial"),
         "weights": manifest.name,
         **weight_facts(runner.model, about["derived"]["compute_dtype"]),
-        "about": {"artifact_digest": manifest.digest, "config": json.loads(config.model_dump_json()), **about},
+        "about": {
+            "artifact_digest": manifest.digest,
+            "model": manifest.source.model_dump(),
+            "recipe": manifest.recipe,
+            "config": json.loads(config.model_dump_json()),
+            **about,
+        },
     }
     count = iter(range(2**62))
 

@@ -78,4 +78,5 @@ if __name__ == "__main__":
     Handler.habits = tuple(sys.argv[2:])
     if "refuses" in sys.argv:
         sys.exit("no such model: fake")
+    ThreadingHTTPServer.request_queue_size = 64
     ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()

@@ -121,6 +121,7 @@ def test_what_engines_say_of_themselves(done: tuple[Path, dict[str, Any], list[s
     assert ours["about"]["config"]["compute_dtype"] == ours["about"]["derived"]["compute_dtype"] == "float32"
     assert ours["about"]["config"]["prefix_caching"] is False
     assert len(ours["about"]["artifact_digest"]) == len(done[1]["engine_source_sha256"]) == 64
+    assert (ours["about"]["model"]["name"], ours["about"]["recipe"]) == ("tiny random llama, seed 0", "int8")
     assert (ours["arithmetic"], theirs["arithmetic"]) == ("int8", "float32")
     # one model: as many weights whoever counts them; the head is in a step's bytes, the layers' count is without it
     layers, head = ours["layer_weights"], CONFIG["vocab_size"] * CONFIG["hidden_size"]
