@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from engine.artifact import ArtifactError
 
 REPLACEMENT = "\ufffd"
-_CACHED_WORDS = 256
+CACHED_WORDS = 256
 
 
 CHARS_TO_COUNT_FIRST = 16  # a token; a text that has more of them is likely to be too long, which is found out quickly
@@ -347,7 +347,7 @@ def _bound_cache(tokenizer: Tokenizer) -> None:
     """The library keeps 10,000 words with their tokens, each of up to 256 bytes: 40 MB where a text has few blanks."""
     resize = getattr(tokenizer.model, "_resize_cache", None)  # not of every kind of model
     if resize is not None:
-        resize(_CACHED_WORDS)
+        resize(CACHED_WORDS)
 
 
 def _is_byte_level(decoder: dict[str, Any] | None) -> bool:

@@ -13,6 +13,7 @@ import asyncio
 import json
 import random
 import signal
+import string
 import sys
 import tempfile
 import time
@@ -23,14 +24,16 @@ from typing import Any
 import polars as pl
 
 from engine.server.logs import SEGMENT_AGE_S
+from engine.text import CACHED_WORDS
 from tests.chaos import steady
-from tests.chaos.behaviours import BEHAVIOURS, Sea, Wrong, act, long
+from tests.chaos.behaviours import BEHAVIOURS, MODEL, Sea, Wrong, act, long
 from tests.chaos.watched import Watched
 from tests.chaos.wire import Closed, connected
 
 WARM_UP_SHARE = 0.2
 GROWTH_PERCENT = 2.0
 STUCK_S = 60.0
+LONG_WORD_CHARS = 250
 GRACE_S = 3.0
 OPTIONS = {
     "header-timeout-s": 2, "body-timeout-s": 5, "idle-timeout-s": 3, "write-timeout-s": 3, "max-connections": 120,
@@ -83,6 +86,18 @@ async def undisturbed(sea: Sea) -> dict[str, steady.Answer]:
             raise Wrong(f"undisturbed answers differ: {found}")
         truth[prompt] = found[0]
     return truth
+
+
+async def fill(sea: Sea) -> None:
+    """Fills what is bounded by a number of things, not by time, so that no warm-up is too short for it: the words that
+    the tokenizer remembers, each about as long as it takes them."""
+    async with connected(sea.port) as wire:
+        for _ in range(2 * CACHED_WORDS):
+            word = "".join(sea.rng.choices(string.ascii_lowercase, k=LONG_WORD_CHARS))
+            await wire.post("/tokenize", {"model": MODEL, "prompt": word})
+            status, _, body = await wire.answer()
+            if status != 200:
+                raise Wrong(f"/tokenize answers {status} before any storm: {body[:300]!r}")
 
 
 async def sink(server: Watched, sea: Sea, wrongs: list[str]) -> dict[str, Any]:
@@ -157,6 +172,7 @@ async def run(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
             write_timeout_s=OPTIONS["write-timeout-s"],
         )
         storm = Storm(sea, await undisturbed(sea))
+        await fill(sea)
         warm_up_s = WARM_UP_SHARE * arguments.seconds
         quiet_s = 0.0 if arguments.ignore_growth else SEGMENT_AGE_S + 2  # rows of the logs in memory are no growth
         await storm.blow(warm_up_s, arguments.wild, arguments.calm)
