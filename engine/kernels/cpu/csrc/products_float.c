@@ -5,7 +5,8 @@
    row tiles.
 
    Inner loops:
-     float      one multiply-add a step; bf16 weights are widened (exact)
+     float      one multiply-add a step; bf16 weights are widened and 4-bit ones expanded (exact): few rows do so in
+                registers, as memory has to deliver the weights, not the first-level cache
      bf16 dot   AVX512_BF16 only: pairs of k at once (VDPBF16PS), float32 accumulators */
 #include "pool.h"
 #include "tiles.h"
@@ -20,6 +21,8 @@
 #endif
 
 #define SLICE 128
+#define FEW(kind) ((kind) == W_BF16 ? 2 * TALL : TALL) /* rows up to which weights go to registers directly */
+#define AHEAD 512      /* words that memory is asked for in advance */
 
 enum { LOOP_FLOAT, LOOP_DOT };
 
@@ -93,19 +96,37 @@ static void run_tile_dot(long rows, long pairs, const uint32_t *a, const uint32_
 }
 #endif
 
-/* Scale and -zero * scale of the group that k lies in, for one panel. Both are exact in float32. */
-INLINE void group_scales(const Linear *w, long panel, long k, vf scale[2], vf shift[2]) {
+/* A nibble that lies at bit `at` of a word is a float at once where the exponent says so: 2^(23 - at) + q. */
+#define MAGIC(at) ((float)(1 << (23 - (at))))
+enum { AT_8, AT_12, AT_16, PLACES };
+
+/* What makes (q - zero) * scale of such floats, for the group that k lies in and one panel: a multiply-add of scale and
+   shift. It is exact: neither (2^15 + 15) * scale nor the rest has more than 24 bits. */
+typedef struct {
+    vf scale[2], shift[2][PLACES];
+} Group;
+
+INLINE Group group_of(const Linear *w, long panel, long k) {
     long at = (panel * (w->k / w->group) + k / w->group) * PANEL;
+    Group g;
     for (int v = 0; v < 2; v++) {
-        scale[v] = (vf)(__builtin_convertvector(*(const vh *)((const uint16_t *)w->scales + at + v * VL), vu) << 16);
+        vf scale = (vf)(__builtin_convertvector(*(const vh *)((const uint16_t *)w->scales + at + v * VL), vu) << 16);
         vh zeros = __builtin_convertvector(*(const vb *)(w->zeros + at + v * VL), vh); /* by way of 16 bits; see load_int8 */
-        shift[v] = -__builtin_convertvector(__builtin_convertvector(zeros, vi), vf) * scale[v];
+        vf zero = __builtin_convertvector(__builtin_convertvector(zeros, vi), vf);
+        g.scale[v] = scale;
+        g.shift[v][AT_8] = -(zero + vsplat(MAGIC(8))) * scale;
+        g.shift[v][AT_12] = -(zero + vsplat(MAGIC(12))) * scale;
+        g.shift[v][AT_16] = -(zero + vsplat(MAGIC(16))) * scale;
     }
+    return g;
 }
 
-/* Value j of every word. */
-INLINE vf unpack_int4(vu words, int j, vf scale, vf shift) {
-    return __builtin_convertvector((vi)((words >> NIBBLE(j)) & 15), vf) * scale + shift;
+/* Value j of every word, where v is the half of the panel. */
+INLINE vf unpack_int4(vu words, int j, const Group *g, int v) {
+    int from = NIBBLE(j), at = from == 0 || from == 8 || from == 20 ? 8 : from == 16 || from == 28 ? 16 : 12;
+    vu moved = from < at ? words << 8 : from > at ? words >> 12 : words;
+    vf x = (vf)((moved & (vu)visplat(15 << at)) | (vu)vsplat(MAGIC(at)));
+    return x * g->scale[v] + g->shift[v][at == 8 ? AT_8 : at == 12 ? AT_12 : AT_16];
 }
 
 /* Slice k0 ... k0 + count - 1 of a panel as floats [count][PANEL]; the weights themselves where they are that already. */
@@ -124,19 +145,78 @@ static const float *slice_float(const Linear *w, long panel, long k0, long count
     const uint32_t *words = (const uint32_t *)w->panels + (panel * w->k + k0) / 8 * PANEL;
     for (long i = 0; i < count;) {
         long stop = MIN(count, ((k0 + i) / w->group + 1) * w->group - k0);
-        vf scale[2], shift[2];
-        group_scales(w, panel, k0 + i, scale, shift);
+        Group g = group_of(w, panel, k0 + i);
         for (; i < stop; i += 8)
             for (int v = 0; v < 2; v++) {
                 vu word = *(const vuu *)(words + i / 8 * PANEL + v * VL);
 #pragma GCC unroll 8
                 for (int j = 0; j < 8; j++) {
-                    vf x = unpack_int4(word, j, scale[v], shift[v]);
+                    vf x = unpack_int4(word, j, &g, v);
                     *(vfu *)(out + (i + j) * PANEL + v * VL) = round ? vround_bf16(x) : x;
                 }
             }
     }
     return out;
+}
+
+/* acc [rows][2] += row k of a [][rows] . one row of weights. */
+INLINE void step_float(int rows, const float *a, vf b0, vf b1, vf acc[TALL][2]) {
+#pragma GCC unroll 12
+    for (int r = 0; r < rows; r++) {
+        vf x = vsplat(a[r]);
+        acc[r][0] += x * b0;
+        acc[r][1] += x * b1;
+    }
+}
+
+/* As tile_float, with the weights k0 ... k0 + count - 1 of a panel as they are stored. */
+INLINE void tile_direct(int rows, int kind, const Linear *w, long panel, long k0, long count, const float *a, float *c) {
+    vf acc[TALL][2];
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < 2; v++) acc[r][v] = *(const vfu *)(c + r * PANEL + v * VL);
+    if (kind == W_BF16) {
+        const uint32_t *pairs = (const uint32_t *)w->panels + (panel * ((w->k + 1) / 2) + k0 / 2) * PANEL;
+        for (long i = 0; i < count; i += 2, pairs += PANEL) {
+            vu u0 = *(const vuu *)pairs, u1 = *(const vuu *)(pairs + VL);
+            __builtin_prefetch(pairs + AHEAD), __builtin_prefetch(pairs + AHEAD + VL);
+            step_float(rows, a + i * rows, (vf)(u0 << 16), (vf)(u1 << 16), acc);
+            if (i + 1 < count) step_float(rows, a + (i + 1) * rows, (vf)(u0 & 0xffff0000u), (vf)(u1 & 0xffff0000u), acc);
+        }
+    } else {
+        const uint32_t *words = (const uint32_t *)w->panels + (panel * w->k + k0) / 8 * PANEL;
+        for (long i = 0; i < count;) {
+            long stop = MIN(count, ((k0 + i) / w->group + 1) * w->group - k0);
+            Group g = group_of(w, panel, k0 + i);
+            for (; i < stop; i += 8, words += PANEL) {
+                vu w0 = *(const vuu *)words, w1 = *(const vuu *)(words + VL);
+                __builtin_prefetch(words + AHEAD), __builtin_prefetch(words + AHEAD + VL);
+#pragma GCC unroll 8
+                for (int j = 0; j < 8; j++)
+                    step_float(rows, a + (i + j) * rows, unpack_int4(w0, j, &g, 0), unpack_int4(w1, j, &g, 1), acc);
+            }
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < 2; v++) *(vfu *)(c + r * PANEL + v * VL) = acc[r][v];
+}
+
+INLINE void tile_direct_as(int kind, long rows, const Linear *w, long panel, long k0, long count, const float *a, float *c) {
+    switch (rows) {
+        case 1: tile_direct(1, kind, w, panel, k0, count, a, c); break;
+        case 2: tile_direct(2, kind, w, panel, k0, count, a, c); break;
+        case 4: tile_direct(4, kind, w, panel, k0, count, a, c); break;
+#if TALL > 8
+        case 8: tile_direct(8, kind, w, panel, k0, count, a, c); break;
+#endif
+        default: tile_direct(TALL, kind, w, panel, k0, count, a, c); break;
+    }
+}
+
+static void run_tile_direct(long rows, const Linear *w, long panel, long k0, long count, const float *a, float *c) {
+    if (w->kind == W_BF16)
+        tile_direct_as(W_BF16, rows, w, panel, k0, count, a, c);
+    else
+        tile_direct_as(W_INT4, rows, w, panel, k0, count, a, c);
 }
 
 #if HAVE_DOT
@@ -148,15 +228,14 @@ static const uint32_t *slice_dot(const Linear *w, long panel, long k0, long coun
                                                 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     for (long i = 0; i < count;) {
         long stop = MIN(count, ((k0 + i) / w->group + 1) * w->group - k0);
-        vf scale[2], shift[2];
-        group_scales(w, panel, k0 + i, scale, shift);
+        Group g = group_of(w, panel, k0 + i);
         for (; i < stop; i += 8)
             for (int v = 0; v < 2; v++) {
                 vu word = *(const vuu *)(words + i / 8 * PANEL + v * VL);
 #pragma GCC unroll 4
                 for (int j = 0; j < 8; j += 2) {
-                    vf even = unpack_int4(word, j, scale[v], shift[v]);
-                    vf odd = unpack_int4(word, j + 1, scale[v], shift[v]);
+                    vf even = unpack_int4(word, j, &g, v);
+                    vf odd = unpack_int4(word, j + 1, &g, v);
                     __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even);
                     _mm512_storeu_si512(out + (i + j) / 2 * PANEL + v * VL, _mm512_permutexvar_epi16(interleave, both));
                 }
@@ -213,14 +292,18 @@ static void run_slice(const Product *p, long panel, long k0, long part, float *c
     int values = VALUES_A_STEP[p->loop];
     long steps = (part + values - 1) / values, done = k0 / values;
     const void *b = slice;
-    if (p->loop == LOOP_FLOAT) b = slice_float(p->w, panel, k0, part, p->round, slice);
+    int direct = p->loop == LOOP_FLOAT && p->m <= FEW(p->w->kind) && p->w->kind != W_F32 && !p->round;
+    if (p->loop == LOOP_FLOAT && !direct) b = slice_float(p->w, panel, k0, part, p->round, slice);
 #if HAVE_DOT
     if (p->loop == LOOP_DOT) b = slice_dot(p->w, panel, k0, part, (uint32_t *)slice);
 #endif
     for (long r = 0; r < p->m; r += TALL) {
         long rows = tile_rows(p->m - r);
         const uint32_t *a = (const uint32_t *)p->a + r * p->steps + done * rows;
-        if (p->loop == LOOP_FLOAT) run_tile_float(rows, steps, (const float *)a, b, c + r * PANEL);
+        if (direct)
+            run_tile_direct(rows, p->w, panel, k0, part, (const float *)a, c + r * PANEL);
+        else if (p->loop == LOOP_FLOAT)
+            run_tile_float(rows, steps, (const float *)a, b, c + r * PANEL);
 #if HAVE_DOT
         if (p->loop == LOOP_DOT) run_tile_dot(rows, steps, a, b, c + r * PANEL);
 #endif
