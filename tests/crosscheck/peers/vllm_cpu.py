@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from pathlib import Path
 
 from protocol import Emit, Request, serve
@@ -67,6 +68,15 @@ def stored_weights(directory: Path, dtype: str) -> str:
     return "W8A8" if "quantization_config" in config else dtype
 
 
+def with_its_openmp() -> None:
+    """Start over with Intel's OpenMP, which the package brings and vLLM asks for by LD_PRELOAD."""
+    library = Path(sys.prefix) / "lib" / "libiomp5.so"
+    preloaded = os.environ.get("LD_PRELOAD", "")
+    if library.exists() and "libiomp5" not in preloaded:
+        os.environ["LD_PRELOAD"] = f"{library}:{preloaded}"
+        os.execv(sys.executable, [sys.executable, *sys.argv])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path)
@@ -75,6 +85,7 @@ def main() -> None:
     parser.add_argument("--eager", action="store_true", help="run as written, without compiling")
     parser.add_argument("--cache-gib", type=int, default=2, help="room for the key-value cache")
     a = parser.parse_args()
+    with_its_openmp()
     serve(lambda: Vllm(a.directory, a.dtype, a.eager, a.threads, a.cache_gib))
 
 
