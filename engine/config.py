@@ -47,6 +47,11 @@ class EngineConfig(BaseModel):
     memory_limit_bytes: int = Field(2 * 1024**3, ge=1, description="weights + activations + KV of the engine core")
     prefix_caching: bool = True
     threads: int | None = Field(None, ge=1, description="compute threads; null: all cores")
+    pin_threads: bool = Field(
+        False,
+        description="bind compute threads to CPUs; false: the system moves them away from a CPU that others use, "
+        "such as a load generator on the same machine",
+    )
     seed: int = 0
 
     @model_validator(mode="after")

@@ -54,6 +54,7 @@ class ModelRunner:
         target = target_of(config.isa, isa)
         kernels, kernels_reason = select(config.backend, getattr(torch, compute), threads, target)
         torch.set_num_threads(kernels.torch_threads)
+        kernels.pin_threads(config.pin_threads)
         config = ledger.served(config, hf_config)
         self.max_model_len = config.max_model_len
         self.vocab_size = self.shape.vocab

@@ -206,6 +206,15 @@ class Kernels(Operations, Protocol):
         """
         ...
 
+    def pin_threads(self, on: bool) -> None:
+        """Whether each of the backend's own compute threads keeps to one CPU. The thread that calls the kernels moves
+        freely: what it starts would inherit its CPU.
+
+        Raises:
+            UnavailableError: this backend or system cannot do it.
+        """
+        ...
+
     def record(self, model: Model, caches: Sequence[KvCache], rows: int) -> Replay | None:
         """The model's step, prepared for up to ``rows`` rows (more are possible, and take more memory later); None:
         this backend has nothing better than to run it one operation after the other.

@@ -10,6 +10,7 @@ w4a8    products_int.c, likewise
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 
 import torch
@@ -22,6 +23,7 @@ from engine.kernels.cpu import panels
 from engine.kernels.cpu.library import Library, pointer
 from engine.kernels.cpu.products import GATES, W_BF16, W_F32, W_INT4, W_INT4A8, W_INT8, CpuLinear
 from engine.kernels.cpu.program import Program, record
+from engine.kernels.errors import UnavailableError
 from engine.kernels.interface import Activation, AttentionMeta, KvCache, Model, PackedLinear
 from engine.kernels.reference import packing
 
@@ -78,6 +80,12 @@ class CpuKernels(Composed):
 
     def logits(self, x: Tensor, w: PackedLinear) -> Tensor:
         return self._product(x, w, torch.float32)
+
+    def pin_threads(self, on: bool) -> None:
+        if error := self._c.pool_pin(on, self.threads):
+            raise UnavailableError(
+                f"pin_threads: compute threads cannot be bound to CPUs here ({os.strerror(error)}); set it to false"
+            )
 
     def record(self, model: Model, caches: Sequence[KvCache], rows: int) -> Program:
         return record(self._c, self.dtype, self.threads, model, caches, rows)

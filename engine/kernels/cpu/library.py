@@ -19,6 +19,7 @@ SIGNATURES: dict[str, tuple[list[Any], Any]] = {
     "paged_attention": ([P, I, P, P, P, P, P, I, P, P, P, L, L, L, L, L, L, L, F, I], I),
     "product_int": ([P, P, P, P, I, I, L, I], I),
     "product_float": ([P, P, I, P, I, I, I, I, L, I], I),
+    "pool_pin": ([I, I], I),
     "run_program": ([P, P], L),
     "products_panel": ([], I),
     "products_have_dot": ([], I),

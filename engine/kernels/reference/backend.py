@@ -11,6 +11,7 @@ from torch import Tensor
 
 from engine.artifact import GROUPED, LinearSpec
 from engine.kernels.composed import Composed
+from engine.kernels.errors import UnavailableError
 from engine.kernels.interface import Activation, AttentionMeta, KvCache, Model, PackedLinear
 from engine.kernels.reference import attention, packing
 from engine.kernels.reference.matmul import fused_multiply_add, row_tile, tiled_linear
@@ -74,6 +75,10 @@ class ReferenceKernels(Composed):
         tile = row_tile(w.in_features, w.out_features, self.dtype, self.threads)
         out = tiled_linear(x.contiguous(), weight, tile)
         return out if w.bias is None else out + w.bias
+
+    def pin_threads(self, on: bool) -> None:
+        if on:
+            raise UnavailableError("pin_threads: PyTorch's threads cannot be bound to CPUs; set it to false")
 
     def record(self, model: Model, caches: Sequence[KvCache], rows: int) -> None:
         return None

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 import torch
 
+from engine.config import EngineConfig
 from engine.kernels.cpu import CpuKernels
+from engine.kernels.errors import UnavailableError
+from engine.kernels.reference import ReferenceKernels
+from engine.runner import ModelRunner
+from tests.tiny import make_tiny_artifact
 
 FORKED = """
 import os, torch
@@ -51,3 +58,35 @@ def test_a_forked_child_starts_helpers_of_its_own() -> None:
     root = Path(__file__).resolve().parents[3]
     done = subprocess.run([sys.executable, "-c", FORKED], cwd=root, timeout=120, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def helper_cpus() -> dict[int, set[int]]:
+    """CPUs that each of this process's helpers may use, by thread."""
+    tasks = [int(path.name) for path in Path("/proc/self/task").iterdir()]
+    helpers = [t for t in tasks if Path(f"/proc/self/task/{t}/comm").read_text().strip() == "seatrial-pool"]
+    return {t: os.sched_getaffinity(t) for t in sorted(helpers)}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_pinned_helpers_have_a_cpu_each(tmp_path: Path) -> None:
+    """The next ones after the first, which is left for the caller; in turn where there are fewer CPUs than helpers."""
+    allowed = sorted(os.sched_getaffinity(0))
+    config = EngineConfig(max_model_len=64, threads=len(allowed) + 1, pin_threads=True)
+    try:
+        ModelRunner(make_tiny_artifact(tmp_path), config)
+        found = list(helper_cpus().values())
+        assert len(found) >= len(allowed)
+        turns = [{allowed[(i + 1) % len(allowed)]} for i in range(len(found))]
+        assert sorted(map(min, found)) == sorted(map(min, turns))
+        assert all(len(cpus) == 1 for cpus in found)
+        assert sorted(os.sched_getaffinity(0)) == allowed
+    finally:
+        ModelRunner(tmp_path, config.model_copy(update={"pin_threads": False}))
+    assert all(sorted(cpus) == allowed for cpus in helper_cpus().values())
+
+
+def test_the_reference_refuses_to_pin() -> None:
+    kernels = ReferenceKernels(torch.float32, threads=1)
+    kernels.pin_threads(False)
+    with pytest.raises(UnavailableError, match="set it to false"):
+        kernels.pin_threads(True)

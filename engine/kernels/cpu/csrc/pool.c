@@ -16,9 +16,13 @@
    yet taken it off: what is read after a claim is the job that the item belongs to, even by a helper that was delayed
    since it looked at `left`. Locks are for those that sleep, whom the other side wakes if it sees that they do: each
    announces itself before it looks once more for what it waits for, each other side acts before it looks for sleepers. */
+#define _GNU_SOURCE /* names and affinities of threads */
+#include "common.h"
 #include "pool.h"
 
+#include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
@@ -36,6 +40,8 @@ static OWN_LINE atomic_flag in_use = ATOMIC_FLAG_INIT; /* from here on: changed 
 static void (*job)(void *, long);
 static void *job_context;
 static long job_count, helpers; /* helpers: started */
+static pthread_t threads_of[MAX_HELPERS];
+static int pinned;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* held by those that fall asleep or wake others */
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER, idle = PTHREAD_COND_INITIALIZER;
@@ -80,8 +86,32 @@ static void wake_all(pthread_cond_t *condition) {
 
 static int wanted(long helper) { return atomic_load(&left) > 0 && helper < atomic_load(&places); }
 
+#ifdef __linux__
+/* Helper h on the CPU h + 1 of those that the calling thread may use, begun again where there are no more; or on all of
+   them. The caller's own thread is left to the system, which finds the first one free: what a thread starts later would
+   inherit its place. Returns 0 or an error number. */
+static int place(long h) {
+    cpu_set_t all, one;
+    int error = pthread_getaffinity_np(pthread_self(), sizeof all, &all);
+    if (error) return error;
+    long skip = (h + 1) % CPU_COUNT(&all), cpu = 0;
+    for (; !CPU_ISSET(cpu, &all) || skip-- > 0; cpu++) {}
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    return pthread_setaffinity_np(threads_of[h], sizeof one, pinned ? &one : &all);
+}
+static void name_helper(void) { pthread_setname_np(pthread_self(), "seatrial-pool"); }
+#else
+static int place(long h) {
+    (void)h;
+    return ENOSYS;
+}
+static void name_helper(void) {}
+#endif
+
 static void *help(void *number) {
     long helper = (long)number;
+    name_helper();
     for (;;) {
         for (long end = now_ns() + SPIN_NS; !wanted(helper) && now_ns() < end;)
             for (int i = 0; i < 32 && !wanted(helper); i++) pause_cpu();
@@ -120,8 +150,24 @@ static void start_helpers(long count) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, help, (void *)helpers) != 0) return;
         pthread_detach(thread);
-        helpers++;
+        threads_of[helpers++] = thread;
+        if (pinned) place(helpers - 1);
     }
+}
+
+/* The helpers of so many threads, and those to come, each keep to a CPU from now on, or (on = 0) no longer do. Waits for a
+   job that runs. Returns 0, or an error number: this system does not do it. */
+API int pool_pin(int on, int threads) {
+    while (atomic_flag_test_and_set(&in_use)) sched_yield();
+    int error = 0;
+    if (on) start_helpers(threads - 1);
+    if (on != pinned) {
+        pinned = on;
+        for (long h = 0; h < helpers && !error; h++) error = place(h);
+        if (error) pinned = !on;
+    }
+    atomic_flag_clear(&in_use);
+    return error;
 }
 
 /* Helpers may still hold items: looks for their end for a moment, then sleeps. */
