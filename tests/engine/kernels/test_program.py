@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from engine.runner import ModelRunner
 from tests.tiny import Family, Tier, make_tiny_artifact
 
 FAMILIES: list[Family] = ["llama", "mistral", "qwen2", "qwen3", "gemma3"]
-TIERS: list[Tier] = ["bf16", "int8", "int4"]
+TIERS: list[Tier] = ["bf16", "int8", "int4", "int4-a8"]
 DTYPES = ["float32", "bfloat16"]
 TABLES = {"a": [0, 1, 2, 3], "b": [4, 5, 6], "c": [7, 8], "d": [9, 10]}
 
@@ -174,7 +175,7 @@ def test_a_profile_has_every_layer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_ledger_knows_the_working_memory(tmp_path: Path, family: Family) -> None:
     """Within a buffer's alignment for each of some ten buffers, and rows in 8 bits."""
-    sizes = {"hidden_size": 128, "intermediate_size": 384}
+    sizes: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 384}
     for tier, dtype in product(TIERS, DTYPES):
         make_tiny_artifact(tmp_path, tier, family=family, **sizes)
         runner = runner_of(tmp_path, dtype)
