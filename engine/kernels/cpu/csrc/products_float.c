@@ -22,7 +22,7 @@
 
 #define SLICE 128
 #define FEW(kind) ((kind) == W_BF16 ? 2 * TALL : TALL) /* rows up to which weights go to registers directly */
-#define AHEAD 512      /* words that memory is asked for in advance */
+#define AHEAD 1024     /* words that memory is asked for in advance */
 
 enum { LOOP_FLOAT, LOOP_DOT };
 
@@ -287,6 +287,11 @@ static void pack_tile(void *context, long tile) {
         p.loop = LOOP_FLOAT, pack_as(&p, tile * TALL, rows);
 }
 
+/* Of `count` values of k of one panel, about: whether k is even does not matter to a prefetch. */
+INLINE long bytes_of_slice(const Linear *w, long count) {
+    return count * PANEL * (w->kind == W_F32 ? 8 : w->kind == W_BF16 ? 4 : 1) / 2;
+}
+
 /* All row tiles against one slice. */
 static void run_slice(const Product *p, long panel, long k0, long part, float *c, float *slice) {
     int values = VALUES_A_STEP[p->loop];
@@ -297,9 +302,15 @@ static void run_slice(const Product *p, long panel, long k0, long part, float *c
 #if HAVE_DOT
     if (p->loop == LOOP_DOT) b = slice_dot(p->w, panel, k0, part, (uint32_t *)slice);
 #endif
+    /* The slice that follows in memory comes while this one is worked on, a share for each tile. */
+    long bytes = bytes_of_slice(p->w, part), share = bytes * TALL / p->m;
+    const char *next = (const char *)p->w->panels + bytes_of_slice(p->w, panel * p->w->k + k0) + bytes;
     for (long r = 0; r < p->m; r += TALL) {
         long rows = tile_rows(p->m - r);
         const uint32_t *a = (const uint32_t *)p->a + r * p->steps + done * rows;
+        if (!direct)
+            for (long stop = MIN(bytes, (r / TALL + 1) * share), at = r / TALL * share; at < stop; at += 64)
+                __builtin_prefetch(next + at, 0, 2);
         if (direct)
             run_tile_direct(rows, p->w, panel, k0, part, (const float *)a, c + r * PANEL);
         else if (p->loop == LOOP_FLOAT)
