@@ -28,6 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
         compiler.target_flag = lambda: target
     if flags:
         compiler.FLAGS += f" {flags}"
+        compiler.BUILD_LIMIT_S = 1800  # checks on every lane take the compiler minutes
         os.environ.pop(
             "LD_PRELOAD", None
         )  # a sanitizer's library is in this process, and none of the compiler's business

@@ -2,8 +2,8 @@
 
 The kernels are compiled with AddressSanitizer and UndefinedBehaviorSanitizer, for every instruction set that the tests
 build; the first fault ends the run with its place in the source. Further arguments go to pytest, in place of this
-folder. Python itself is not instrumented, so the sanitizer's library is loaded before it, and what Python never gives
-back is not reported as lost.
+folder (without the reference kernels, which are not in C). Python itself is not instrumented, so the sanitizers'
+libraries are loaded before it, and what Python never gives back is not reported as lost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
     if compiler is None:
         raise SystemExit(f"no C compiler: none of {', '.join(COMPILERS)} is on the PATH")
     libraries = [_library(compiler, name) for name in ("libasan.so", "libubsan.so")]
-    tests = sys.argv[1:] or ["tests/engine/kernels"]
+    tests = sys.argv[1:] or ["tests/engine/kernels", "-k", "not reference", "--timeout=1800"]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--kernel-flags={FLAGS}", *tests]
     os.execve(sys.executable, command, dict(os.environ) | OPTIONS | {"LD_PRELOAD": ":".join(libraries)})
 
