@@ -96,7 +96,9 @@ def main(arguments: argparse.Namespace) -> None:
             skipped=skipped,
             meter=ceiling_meter,
         )
-        profiles = _profiles(ready, measured, arguments.limit_s) if arguments.profile else {}
+        profiles = (
+            _profiles(ready, measured, arguments.limit_s) if arguments.profile and not measured.interrupted else {}
+        )
     finally:
         for engine in engines:
             engine.stop()
