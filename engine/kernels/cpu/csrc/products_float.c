@@ -355,6 +355,7 @@ static void run_panel(void *context, long panel) {
 
 API int product_float(const Linear *w, const void *x, int x_bf16, void *y, int y_bf16, int dot, int round, int gate, long m,
                   int threads) {
+    if (m == 0) return 0;
     Product p = {.w = w, .x = x, .y = y, .m = m, .x_bf16 = x_bf16, .y_bf16 = y_bf16,
                  .loop = dot ? LOOP_DOT : LOOP_FLOAT, .round = round, .gate = gate};
     long padded = (m + TALL - 1) / TALL * TALL, plain = gate != NO_GATE && !gate_by_panel(w);
