@@ -46,7 +46,9 @@ class EngineConfig(BaseModel):
     kv_pool_bytes: int | None = Field(None, ge=1, description="bytes of KV blocks; null: from memory_limit_bytes")
     memory_limit_bytes: int = Field(2 * 1024**3, ge=1, description="weights + activations + KV of the engine core")
     prefix_caching: bool = True
-    threads: int | None = Field(None, ge=1, description="compute threads; null: all cores")
+    threads: int | None = Field(
+        None, ge=1, description="compute threads; null: as many as the process was given CPUs, by affinity and quota"
+    )
     pin_threads: bool = Field(
         False,
         description="bind compute threads to CPUs; false: the system moves them away from a CPU that others use, "

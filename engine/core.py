@@ -226,7 +226,9 @@ class EngineCore:
                 continue
             if request.num_output_tokens == 0 and request.first_token_s is None:
                 self.counts["prompt_tokens"] += request.num_prompt_tokens
-            final = rows if request.params.max_tokens else None
+            final = None
+            if rows is not None and request.params.max_tokens:
+                final = rows if isinstance(rows, DrawnRow) else rows[-1:]  # once for all that look at it
             for member in (*request.forks, request):  # forks first: they need the blocks of a request that may end now
                 if member is not request:
                     member.prompt_logprobs = request.prompt_logprobs

@@ -14,7 +14,6 @@ The arithmetic is Kwon et al., "Efficient Memory Management for Large Language M
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from engine.artifact import ArtifactError, read_manifest
 from engine.config import EngineConfig
+from engine.cpus import available_cpus
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 SLICE_ROWS = 32  # rows of logits that are computed for a scored prompt, normalised, stacked for an argmax at once
@@ -138,8 +138,8 @@ def step_row_bytes(shape: ModelShape, compute_dtype: str) -> int:
 
 
 def compute_threads(config: EngineConfig) -> int:
-    """As many as are asked for; all cores that this process may use where that is left open."""
-    return config.threads or len(os.sched_getaffinity(0))
+    """As many as are asked for; one for each CPU that this process was given where that is left open."""
+    return config.threads or available_cpus()
 
 
 def plan(shape: ModelShape, weights_bytes: int, config: EngineConfig, compute_dtype: str, kv_dtype: str) -> Ledger:

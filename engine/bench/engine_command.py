@@ -133,6 +133,10 @@ def _profiles(engines: list[Engine], measured: Measured, limit_s: float) -> dict
                 found[engine.name] = profile.profile(engine, limit_s)
             except EngineError as e:
                 measured.failures[engine.name] = str(e)
+            except KeyboardInterrupt:
+                measured.interrupted = True
+                say("interrupted: what is complete is written")
+                break
     return found
 
 

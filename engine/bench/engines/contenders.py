@@ -71,12 +71,12 @@ def contenders(arguments: argparse.Namespace) -> list[Engine]:
         ArtifactError: not an artifact.
     """
     ours = [_named(a, default=True) for a in arguments.artifact]
-    settings = _settings(arguments.set, [name for name, _ in ours])
+    named = [(name or read_manifest(Path(directory)).name, Path(directory)) for name, directory in ours]
+    settings = _settings(arguments.set, [name for name, _ in named])
     engines: list[Engine] = []
-    for name, directory in ours:
-        manifest = read_manifest(Path(directory))
-        config = _config(arguments.config_json, settings[EVERY] | settings.get(name or manifest.name, {}))
-        engines += _ours(name or manifest.name, Path(directory), config, arguments.http)
+    for name, directory in named:
+        config = _config(arguments.config_json, settings[EVERY] | settings.get(name, {}))
+        engines += _ours(name, directory, config, arguments.http)
     for given in arguments.transformers:
         engines.append(_transformers(given, compute_threads(_config(arguments.config_json, settings[EVERY]))))
     for text in arguments.against:
@@ -127,6 +127,10 @@ def _settings(texts: list[str], names: list[str]) -> dict[str, dict[str, Any]]:
 def _config(text: str, settings: dict[str, Any]) -> EngineConfig:
     try:
         given = json.loads(text)
+        if isinstance(given, dict) and given.get("prefix_caching"):
+            raise BenchError(
+                "--config-json: prefix_caching is off; every round has the same prompts, which would be found"
+            )
         merged = {"max_queue": QUEUE, **given, "prefix_caching": False, **settings}
         merged["max_queue"] = max(QUEUE, merged["max_queue"])
         return EngineConfig.model_validate(merged)

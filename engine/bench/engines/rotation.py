@@ -46,7 +46,7 @@ class Measured:
         return [*said, *seen]
 
     def missing(self) -> list[str]:
-        ended = ["interrupted: the rounds after that are missing"] if self.interrupted else []
+        ended = ["interrupted: what would have come after that is missing"] if self.interrupted else []
         return [*(f"{name}: {why}" for name, why in self.failures.items()), *ended]
 
 

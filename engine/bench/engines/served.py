@@ -83,7 +83,7 @@ class ServedEngine:
             if self._processes is None and status is None:
                 raise EngineError(f"{self.url} does not answer: {problem}")
             if time.monotonic() > deadline:
-                raise EngineError(f"not ready after {limit_s:g} s: {self.url}{HEALTH[0]} says {problem}; it was ended")
+                raise EngineError(f"not ready after {limit_s:g} s: {self.url}{HEALTH[0]} says {problem}")
             time.sleep(POLL_S)
 
     def _get(self, path: str) -> tuple[int | None, str]:

@@ -22,12 +22,10 @@ from engine.kernels.cpu import compile as compiler
 from engine.kernels.cpu import panels
 from engine.kernels.cpu.library import Library, pointer
 from engine.kernels.cpu.products import GATES, W_BF16, W_F32, W_INT4, W_INT4A8, W_INT8, CpuLinear
-from engine.kernels.cpu.program import Program, record
+from engine.kernels.cpu.program import KV_KINDS, NO_WINDOW, Program, record
 from engine.kernels.errors import UnavailableError
 from engine.kernels.interface import Activation, AttentionMeta, KvCache, Model, PackedLinear
 from engine.kernels.reference import packing
-
-KV_KINDS, NO_WINDOW = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}, 0  # as in csrc/attention.c
 
 
 class CpuKernels(Composed):

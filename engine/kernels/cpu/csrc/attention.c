@@ -194,7 +194,7 @@ INLINE void add_dims(int kind, int n, const Tile *t, long i, const Place *p, con
     long d = 0;
     for (; d + WIDTH(n) * VL <= t->padded; d += WIDTH(n) * VL)
         value_tile(kind, n, WIDTH(n), weights, RANGE, p->values, d, t->padded, ahead, from, count, acc + d, t->padded);
-    for (; d < t->padded; d += LANES) 
+    for (; d < t->padded; d += LANES)
         value_tile(kind, n, PARTS, weights, RANGE, p->values, d, t->padded, ahead, from, count, acc + d, t->padded);
 }
 INLINE void add_as(int kind, const Tile *t, long first, long stop, const Place *p, const Place *next, Seen s) {

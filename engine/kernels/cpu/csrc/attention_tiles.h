@@ -23,7 +23,8 @@
 
 /* Queries side by side at most, and vectors side by side for n of them, so that the sums stay in registers. */
 #define SIDE_BY_SIDE 6
-#define WIDTH(n) (VL == 16 || (n) <= 3 ? 4 : 2)
+#define WIDTH(n) (VL == 16 || (n) <= 3 ? 4 : MAX(2, PARTS))
+_Static_assert(WIDTH(SIDE_BY_SIDE) >= PARTS, "a piece is worked on whole");
 /* Where no converted copy of keys and values is made: the queries of one row, whose conversions take registers. */
 #define SIDE_BY_SIDE_DIRECT 4
 

@@ -21,7 +21,6 @@
 typedef float vf __attribute__((vector_size(VL * 4)));
 typedef float vfu __attribute__((vector_size(VL * 4), aligned(4), may_alias));
 typedef int32_t vi __attribute__((vector_size(VL * 4)));
-typedef int32_t viu __attribute__((vector_size(VL * 4), aligned(4), may_alias));
 typedef uint32_t vu __attribute__((vector_size(VL * 4)));
 typedef uint32_t vuu __attribute__((vector_size(VL * 4), aligned(4), may_alias));
 typedef uint8_t vb __attribute__((vector_size(VL), aligned(1), may_alias));

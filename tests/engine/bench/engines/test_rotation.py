@@ -90,7 +90,7 @@ def test_an_interrupt_keeps_what_is_complete() -> None:
     log: list[tuple[str, str]] = []
     measured = run([Counting("x", log, {4: KeyboardInterrupt()})], rounds=3, warm_up=0)
     assert measured.interrupted
-    assert measured.missing() == ["interrupted: the rounds after that are missing"]
+    assert measured.missing() == ["interrupted: what would have come after that is missing"]
     assert [r is not None for r in measured.runs["A"]["x"]] == [True, True, False]
     assert [r is not None for r in measured.runs["B"]["x"]] == [True, False, False]
 
