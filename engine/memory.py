@@ -21,12 +21,13 @@ def _find_trim() -> Callable[[int], int] | None:
 _trim = _find_trim()
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
-LEAST_KEPT_BYTES, MOST_KEPT_BYTES = 128 * 1024, 32 * 1024**2  # of the dynamic threshold of glibc, on 64 bits
+LEAST_KEPT_BYTES = 128 * 1024  # glibc's own threshold before it adapts
+MOST_KEPT_BYTES = 8 * 1024**2  # of the core: left to itself, glibc goes to 32 MiB, and keeps twice as much unplanned
 
 
 def keep_freed(most_bytes: int) -> None:
     """Blocks up to so many bytes stay with the allocator when they are freed, twice as much in all (mallopt(3): left to
-    itself, glibc moves between ``LEAST_KEPT_BYTES`` and ``MOST_KEPT_BYTES``). Does nothing without that library."""
+    itself, glibc adapts them to what is freed). Does nothing without that library."""
     _mallopt(_M_MMAP_THRESHOLD, most_bytes)
     _mallopt(_M_TRIM_THRESHOLD, 2 * most_bytes)
 

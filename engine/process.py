@@ -25,7 +25,7 @@ from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.grammar.compiler import GrammarCompiler
 from engine.kernels.errors import UnavailableError
-from engine.memory import give_back
+from engine.memory import MOST_KEPT_BYTES, give_back, keep_freed
 from engine.protocol import HEARTBEAT_S, AddRequest, Output, encode, read_message
 from engine.scoring.references import ReferenceStore
 
@@ -122,6 +122,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # sent to the whole terminal or group: the server decides when to end
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    keep_freed(MOST_KEPT_BYTES)
     events = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     inbox: Inbox = queue.SimpleQueue()
