@@ -22,7 +22,7 @@ _trim = _find_trim()
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
 LEAST_KEPT_BYTES = 128 * 1024  # glibc's own threshold before it adapts
-MOST_KEPT_BYTES = 8 * 1024**2  # of the core: left to itself, glibc goes to 32 MiB, and keeps twice as much unplanned
+MOST_KEPT_BYTES = 2 * 1024**2  # of the core: left to itself, glibc goes to 32 MiB, and keeps twice as much unplanned
 
 
 def keep_freed(most_bytes: int) -> None:
