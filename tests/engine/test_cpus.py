@@ -16,7 +16,7 @@ from engine.ledger import compute_threads
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     path = tmp_path / "own"
-    path.write_text("0::/work/job\n")
+    path.write_text("0::/batch/job\n")
     return path
 
 
@@ -44,13 +44,13 @@ def test_without_groups_it_is_the_affinity(tmp_path: Path, own: Path) -> None:
     ],
 )
 def test_the_quota_of_version_2_is_rounded_up(tmp_path: Path, own: Path, quota: str, cpus: int) -> None:
-    group(tmp_path, "work/job", cpu__max=quota + "\n")
+    group(tmp_path, "batch/job", cpu__max=quota + "\n")
     assert available_cpus(tmp_path, own) == cpus
 
 
 def test_a_group_above_binds_too(tmp_path: Path, own: Path) -> None:
-    group(tmp_path, "work/job", cpu__max="max 100000\n")
-    group(tmp_path, "work", cpu__max="300000 100000\n")
+    group(tmp_path, "batch/job", cpu__max="max 100000\n")
+    group(tmp_path, "batch", cpu__max="300000 100000\n")
     assert available_cpus(tmp_path, own) == 3
 
 
