@@ -40,7 +40,6 @@ from engine.request import SamplingParams
 from engine.runner import ModelRunner
 
 CLEAR_REFS = Path("/proc/self/clear_refs")
-ATTEMPTS, FILES_APART_BYTES = 3, 2**20  # of a peak; by how much pages of files may differ before and after
 COPIES = 256  # blocks copied at once while the pool is filled
 REFERENCE_GIB = 64.0  # more than the one small file there will ever be
 
@@ -67,20 +66,11 @@ def in_use() -> int:
 
 
 def peak_of(steps: Callable[[], None]) -> int:
-    """The process's highest memory during ``steps``, in bytes.
-
-    The system tells the peak of all pages only, those of mapped files included. They are known at the peak if there are
-    as many before as after; where the steps had to bring some in, they are taken again, now that these are there.
-    """
-    for _ in range(ATTEMPTS):
-        settle()
-        before = status("RssFile")
-        reset_peak()
-        steps()
-        peak, files = status("VmHWM"), status("RssFile")
-        if abs(files - before) <= FILES_APART_BYTES:
-            break
-    return peak - files
+    """The process's highest memory during ``steps``, in bytes. They may not need code that was not there before."""
+    settle()
+    reset_peak()
+    steps()
+    return status("VmHWM") - status("RssFile")
 
 
 def reset_peak() -> None:

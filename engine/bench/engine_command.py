@@ -8,7 +8,6 @@ seatrial bench engine --artifact artifacts/int8 --against "llama=llama-server -m
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -33,6 +32,7 @@ from engine.bench.machine import machine_facts, other_load, source_digest
 from engine.bench.metrics import Figure
 from engine.bench.options import at_least
 from engine.bench.show import Table
+from engine.cpus import available_cpus
 
 HELP = "ours against transformers and other engines: latency, throughput, memory, shares of the machine's ceilings"
 BUSY_SHARE = 0.5  # of the cores, wanted by other processes in the last minute
@@ -71,7 +71,7 @@ class Contender:
 
 def main(arguments: argparse.Namespace) -> None:
     began_at, began_load = datetime.now(UTC).isoformat(timespec="seconds"), other_load()
-    if began_load > BUSY_SHARE * len(os.sched_getaffinity(0)):
+    if began_load > BUSY_SHARE * available_cpus():
         say(f"the machine is busy (load average {began_load}): expect noise, or come back later")
     engines = contenders.contenders(arguments)
     base = contenders.base_of(engines, arguments.base)
@@ -79,7 +79,7 @@ def main(arguments: argparse.Namespace) -> None:
     skipped = _skipped(arguments.skip, engines, chosen)
     rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else 5)
     check_writable(arguments.out)
-    ceiling_meter, no_ceilings = meter(len(os.sched_getaffinity(0)))
+    ceiling_meter, no_ceilings = meter(available_cpus())
     measured = Measured()
     previous = signal.signal(signal.SIGTERM, _interrupted)
     try:

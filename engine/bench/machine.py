@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import torch
 
+from engine.cpus import available_cpus
 from engine.isa import CPUINFO, isa_features
 
 ENGINE_DIR = Path(__file__).parents[1]
@@ -19,7 +20,7 @@ ENGINE_DIR = Path(__file__).parents[1]
 def machine_facts() -> dict[str, Any]:
     return {
         "cpu": _cpu_name(CPUINFO),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": available_cpus(),
         "memory_gib": round(psutil.virtual_memory().total / 1024**3),
         "isa": isa_features(),
         "os": f"{platform.system()} {platform.machine()}",

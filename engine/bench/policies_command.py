@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import os
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -21,6 +20,7 @@ from engine.bench.policies import DEFAULT_POLICIES, POLICIES, choose
 from engine.bench.rounds import RATE_SHARE, Measured, Setup, loads_of, measure, prepare, say
 from engine.bench.show import Table, figures_table, findings, fit_finding, fit_table, ratios_table
 from engine.config import EngineConfig
+from engine.cpus import available_cpus
 
 HELP = "throughput, latency, occupancy and KV bytes of the same requests under each scheduling policy"
 BUSY_SHARE = 0.5  # of the cores, wanted by other processes in the last minute
@@ -55,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> None:
     began_at, began_load = datetime.now(UTC).isoformat(timespec="seconds"), other_load()
-    if began_load > BUSY_SHARE * len(os.sched_getaffinity(0)):
+    if began_load > BUSY_SHARE * available_cpus():
         say(f"the machine is busy (load average {began_load}): expect noise, or come back later")
     policies = choose([n.strip() for n in arguments.policies.split(",") if n.strip()])
     config, trace = config_of(arguments.config_json), trace_of(arguments)
