@@ -132,7 +132,11 @@ def test_a_client_that_goes_ends_its_requests(scoring: Booted, directory: Path) 
     os.kill(scoring.core_pid, signal.SIGSTOP)
     try:
         with pytest.raises(httpx.ReadTimeout):
-            scoring.http.post("/score", json={"model": MODEL, "prompt": [f"gone {i}" for i in range(12)], "store": "gone"}, timeout=1.5)
+            scoring.http.post(
+                "/score",
+                json={"model": MODEL, "prompt": [f"gone {i}" for i in range(12)], "store": "gone"},
+                timeout=1.5,
+            )
         until(lambda: scoring.metric('request_success_total{finished_reason="abort"}') == before + 12)
     finally:
         os.kill(scoring.core_pid, signal.SIGCONT)
