@@ -17,12 +17,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from loadtests.arrivals import OpenLoop
 from loadtests.client import Endpoint, Exchange, StreamClient
 from loadtests.health import client_health
 from loadtests.records import ClientHealth, RunInfo
 from loadtests.schedule import ClosedLoop, closed_loop, open_arrivals
 from loadtests.traffic import prompt_of
-from loadtests.workload import Open, Profile, StageSpec, workload_digest
+from loadtests.workload import Profile, StageSpec, workload_digest
 
 _PROBE_S = 0.05
 _CUT_S = 5.0  # how long to wait for cut requests to notice
@@ -36,7 +37,7 @@ class StageRun:
     def __init__(self, spec: StageSpec, seed: int, start_s: float) -> None:
         self.spec, self.start_s = spec, start_s
         self.end_s = start_s + spec.warmup_s + spec.duration_s
-        self.loop: ClosedLoop | None = None if isinstance(spec.arrivals, Open) else closed_loop(spec, seed)
+        self.loop: ClosedLoop | None = None if isinstance(spec.arrivals, OpenLoop) else closed_loop(spec, seed)
         self.indices = itertools.count()
         self.drained_s = self.end_s
         self.over = False
@@ -181,7 +182,7 @@ class Driver:
     # --- open loop ---------------------------------------------------------------------------------------------------
 
     def _dispatch(self, run: StageRun) -> None:
-        assert isinstance(run.spec.arrivals, Open)
+        assert isinstance(run.spec.arrivals, OpenLoop)
 
         def one(due_s: float) -> None:
             with self._changed:

@@ -10,14 +10,16 @@ Any change to what comes out of here needs a new ``TRAFFIC_VERSION``; a test hol
 
 from __future__ import annotations
 
-import math
 import random
-from dataclasses import dataclass
-from statistics import NormalDist
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
-from loadtests.workload import Fixed, Lognormal, StageSpec, Uniform
+from loadtests.distributions import Lengths, draw_length, seconds_at
+from loadtests.workload import StageSpec, SystemPrompts
 
 TRAFFIC_VERSION = 1
+_TEMPLATE_TOKENS = 8  # marks that a chat template puts around a message, about
 
 
 def _bank(words: str) -> tuple[str, ...]:
@@ -59,10 +61,37 @@ _ASK = (
 
 @dataclass(frozen=True)
 class Prompt:
-    """One request's content."""
+    """One request's content, and what its user does.
 
-    messages: tuple[tuple[str, str], ...]  # (role, text)
+    ``messages`` holds what is new in this turn, as (role, text). What is sent from the second turn on is the session so
+    far with the answers that really came, and these messages: ``Conversation`` puts the two together.
+    """
+
+    messages: tuple[tuple[str, str], ...]
     max_tokens: int
+    session: str | None = None  # None: the only request of its user's visit
+    turn: int = 0
+    think_s: float = 0.0  # the user's pause between the end of this request and the next one, of whatever session
+    leave_after_s: float | None = None  # the user leaves: the client closes the connection so long after sending
+
+
+class Conversation:
+    """What has been said in one session, kept by whoever sends it.
+
+    A session ends with the first turn that did not come to its end, whether it failed or its user left: its later turns
+    are never due. A reply without text is an answer too, an empty one.
+    """
+
+    def __init__(self) -> None:
+        self._said: list[tuple[str, str]] = []
+
+    def ask(self, prompt: Prompt) -> tuple[tuple[str, str], ...]:
+        """The messages to send for a turn."""
+        return (*self._said, *prompt.messages)
+
+    def answered(self, prompt: Prompt, text: str) -> None:
+        """The turn came to its end with this answer."""
+        self._said += [*prompt.messages, ("assistant", text)]
 
 
 def _rng(seed: int, *key: object) -> random.Random:
@@ -72,20 +101,6 @@ def _rng(seed: int, *key: object) -> random.Random:
 
 def _pick(rng: random.Random, bank: tuple[str, ...]) -> str:
     return bank[int(rng.random() * len(bank))]
-
-
-def draw_length(lengths: Fixed | Uniform | Lognormal, rng: random.Random) -> int:
-    """One length in tokens. The log-normal is cut to its bounds by inversion, so nothing piles up at the ends."""
-    match lengths:
-        case Fixed():
-            return lengths.tokens
-        case Uniform():
-            return lengths.min + int(rng.random() * (lengths.max - lengths.min + 1))
-        case Lognormal():
-            normal = NormalDist(math.log(lengths.median), lengths.sigma)
-            low, high = normal.cdf(math.log(lengths.min)), normal.cdf(math.log(lengths.max))
-            p = min(max(low + rng.random() * (high - low), 1e-12), 1 - 1e-12)
-            return min(max(round(math.exp(normal.inv_cdf(p))), lengths.min), lengths.max)
 
 
 def _sentence(rng: random.Random) -> list[str]:
@@ -112,21 +127,87 @@ def _story(rng: random.Random, tokens: int) -> str:
 def _system(spec: StageSpec, seed: int, index: int) -> str | None:
     if spec.system == "none":
         return None
+    if isinstance(spec.system, SystemPrompts):
+        which = _system_index(spec.system, _rng(seed, spec.name, "which system", index))
+        return None if which is None else _system_text(_rng(seed, spec.name, "system", which), spec.system, which)
     rng = _rng(seed, spec.name, "system", *(() if spec.system == "shared" else (index,)))
-    # Starts with drawn words, so that one that differs does so within its first block.
-    head = [_pick(rng, bank) for bank in (_KIND, _THING, _PLACE, _WHO, _KIND, _THING)]
+    head = _head(rng)
     if spec.system == "unique":
-        return " ".join(head).capitalize() + ". Answer in plain words."
-    return " ".join(head).capitalize() + ". You read short stories and answer questions about them. " + _story(rng, 40)
+        return head + " Answer in plain words."
+    return head + " You read short stories and answer questions about them. " + _story(rng, 40)
+
+
+def _head(rng: random.Random) -> str:
+    """Starts with drawn words, so that one that differs does so within its first block."""
+    head = [_pick(rng, bank) for bank in (_KIND, _THING, _PLACE, _WHO, _KIND, _THING)]
+    return " ".join(head).capitalize() + "."
+
+
+def _system_index(system: SystemPrompts, rng: random.Random) -> int | None:
+    if rng.random() >= system.share:
+        return None
+    below = list(accumulate(p.weight for p in system.prompts))
+    return min(bisect_right(below, rng.random() * below[-1]), len(below) - 1)
+
+
+def _system_text(rng: random.Random, system: SystemPrompts, which: int) -> str:
+    head = _head(rng)
+    return f"{head} {_story(rng, max(system.prompts[which].tokens - len(head.split()) - 1, 2))}"
+
+
+def _turn(spec: StageSpec, lengths: Lengths, seed: int, index: int, turn: int) -> Prompt:
+    """One turn without its system message. Its user's ways are drawn apart: the text does not depend on them."""
+    key = (spec.name, index) if turn == 0 else (spec.name, index, "turn", turn)
+    rng = _rng(seed, *key)
+    asked, max_tokens = draw_length(lengths, rng), draw_length(spec.output_tokens, rng)
+    question = _pick(rng, _ASK)
+    story = _story(rng, max(asked - len(question.split()) - 1, 2))
+    think_s, leave_after_s = 0.0, None
+    if spec.think is not None:
+        think_s = seconds_at(spec.think, _rng(seed, *key, "think").random())
+    if spec.abandon is not None:
+        ways = _rng(seed, *key, "abandon")
+        if ways.random() < spec.abandon.share:
+            leave_after_s = seconds_at(spec.abandon.patience, ways.random())
+    return Prompt(
+        messages=(("user", f"{story} {question}."),),
+        max_tokens=max_tokens,
+        session=None if spec.sessions is None else f"{spec.name}-{index}",
+        turn=turn,
+        think_s=think_s,
+        leave_after_s=leave_after_s,
+    )
 
 
 def prompt_of(spec: StageSpec, seed: int, index: int) -> Prompt:
-    """The content of request ``index`` of a stage."""
-    rng = _rng(seed, spec.name, index)
-    asked, max_tokens = draw_length(spec.prompt_tokens, rng), draw_length(spec.output_tokens, rng)
-    question = _pick(rng, _ASK)
-    story = _story(rng, max(asked - len(question.split()) - 1, 2))
-    user = f"{story} {question}."
+    """The first request of arrival ``index`` of a stage; the only one where the stage has no sessions."""
+    prompt = _turn(spec, spec.prompt_tokens, seed, index, 0)
     system = _system(spec, seed, index)
-    messages = ([("system", system)] if system else []) + [("user", user)]
-    return Prompt(tuple(messages), max_tokens)
+    return replace(prompt, messages=(("system", system), *prompt.messages)) if system else prompt
+
+
+def session_of(spec: StageSpec, seed: int, index: int) -> tuple[Prompt, ...]:
+    """All turns of arrival ``index`` of a stage, as far as they fit ``sessions.context_tokens``; at least the first."""
+    turns = [prompt_of(spec, seed, index)]
+    if spec.sessions is None:
+        return tuple(turns)
+    going_on = _rng(seed, spec.name, index, "go on")
+    lengths = spec.sessions.next_tokens or spec.prompt_tokens
+    most = _most_tokens(turns[0])
+    while len(turns) < spec.sessions.turns and going_on.random() < spec.sessions.go_on_share:
+        following = _turn(spec, lengths, seed, index, len(turns))
+        most += _most_tokens(following)
+        if most > spec.sessions.context_tokens:
+            break
+        turns.append(following)
+    return tuple(turns)
+
+
+def about_tokens(text: str) -> int:
+    """Tokens that a text made here is aimed at: its words and its full stops."""
+    return len(text.split()) + text.count(".")
+
+
+def _most_tokens(prompt: Prompt) -> int:
+    """What a turn adds to its session at most, the chat template's marks included."""
+    return sum(about_tokens(text) + _TEMPLATE_TOKENS for _, text in prompt.messages) + prompt.max_tokens

@@ -13,98 +13,23 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
+
+from loadtests.arrivals import Closed, ClosedLoop, Open, OpenLoop, Steps, Walk
+from loadtests.distributions import Lengths, Strict, Times
 
 PROFILES = Path(__file__).resolve().parent / "profiles"
-RELEASE_MINUTES = 30
+SHORTEST_MINUTES = {"release": 30, "soak": 60}  # of the measured part of a stage, by kind of profile
 
 
 class ProfileError(Exception):
     """A load profile that cannot be used: says what was found, what was expected, what to do."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+Arrivals = Annotated[Closed | Walk | Steps | Open, Field(discriminator="kind")]
 
 
-class Fixed(_Strict):
-    """Always the same number of tokens."""
-
-    kind: Literal["fixed"]
-    tokens: int = Field(ge=1)
-
-
-class Uniform(_Strict):
-    """Every whole number from ``min`` to ``max`` is as likely."""
-
-    kind: Literal["uniform"]
-    min: int = Field(ge=1)
-    max: int = Field(ge=1)
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.min > self.max:
-            raise ValueError(f"min is {self.min}, above max {self.max}")
-        return self
-
-
-class Lognormal(_Strict):
-    """Heavy-tailed: log-normal with this median and sigma (of the logarithm), truncated to [min, max]."""
-
-    kind: Literal["lognormal"]
-    median: float = Field(gt=0)
-    sigma: float = Field(gt=0)
-    min: int = Field(ge=1)
-    max: int = Field(ge=1)
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if not self.min <= self.median <= self.max:
-            raise ValueError(f"expected min <= median <= max, found {self.min}, {self.median}, {self.max}")
-        return self
-
-
-Lengths = Annotated[Fixed | Uniform | Lognormal, Field(discriminator="kind")]
-
-
-class Closed(_Strict):
-    """``concurrency`` users, each sending its next request when its last one has ended."""
-
-    kind: Literal["closed"]
-    concurrency: int = Field(ge=1)
-
-
-class Walk(_Strict):
-    """Closed loop whose concurrency takes a seeded random walk: every ``every_s`` up to ``step`` users up or down."""
-
-    kind: Literal["walk"]
-    min: int = Field(ge=1)
-    max: int = Field(ge=1)
-    step: int = Field(ge=1)
-    every_s: float = Field(gt=0)
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.min >= self.max:
-            raise ValueError(f"min is {self.min}, not below max {self.max}; use kind closed for a steady concurrency")
-        return self
-
-
-class Open(_Strict):
-    """Arrivals at a rate, whatever the server does; ``poisson`` draws the gaps, ``constant`` spaces them evenly.
-
-    ``max_in_flight`` bounds the client: an arrival beyond it is recorded as a failed request that was never sent.
-    """
-
-    kind: Literal["constant", "poisson"]
-    rate_per_s: float = Field(gt=0)
-    max_in_flight: int = Field(512, ge=1)
-
-
-Arrivals = Annotated[Closed | Walk | Open, Field(discriminator="kind")]
-
-
-class Output(_Strict):
+class Output(Strict):
     """What ends an answer.
 
     ``ignore_eos``: the server goes on to exactly the number of tokens drawn (an extension that vLLM, SGLang and the
@@ -115,30 +40,83 @@ class Output(_Strict):
     fixed_by: Literal["ignore_eos", "max_tokens"]
 
 
-class Goodput(_Strict):
+class Goodput(Strict):
     """Limits that one request must keep to count as good (DistServe, OSDI 2024, section 3.1)."""
 
     ttft_ms: float = Field(gt=0)
     tpot_ms: float = Field(gt=0, description="mean time per output token after the first")
 
 
-class StageSpec(_Strict):
+class SystemPrompt(Strict):
+    """A system message of about ``tokens`` tokens; ``weight`` says how often it is taken among those of its stage."""
+
+    tokens: int = Field(ge=1)
+    weight: float = Field(1.0, gt=0, allow_inf_nan=False)
+
+
+class SystemPrompts(Strict):
+    """``share`` of the sessions begin with one of these system messages; the others have none of ours."""
+
+    share: float = Field(1.0, gt=0, le=1)
+    prompts: list[SystemPrompt] = Field(min_length=1)
+
+
+class Sessions(Strict):
+    """Conversations: each arrival is a session, whose next turn is due ``think`` after the last one's end.
+
+    Open loop with sessions is partly open: sessions arrive at the rate, their turns follow the server (Schroeder et
+    al., Open Versus Closed, NSDI 2006). ``go_on_share`` of the sessions that reach a turn go on to another, up to
+    ``turns``; a session ends before the turn that, with the answers at their longest, might pass ``context_tokens``
+    (lengths are aimed at by words: leave a tenth of the model's context).
+    """
+
+    turns: int = Field(ge=2, le=1000)
+    go_on_share: float = Field(1.0, gt=0, le=1)
+    context_tokens: int = Field(ge=1)
+    next_tokens: Lengths | None = Field(None, description="of the user's messages after the first; default: the same")
+
+
+class Abandonment(Strict):
+    """``share`` of the requests are of users who leave: the client closes the connection ``patience`` after sending."""
+
+    share: float = Field(gt=0, le=1)
+    patience: Times
+
+
+class StageSpec(Strict):
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     warmup_s: float = Field(ge=0)
     duration_s: float = Field(gt=0, description="of the measured part, after warm-up")
     arrivals: Arrivals
     prompt_tokens: Lengths = Field(description="of the user's message, about; what was really sent comes from usage")
     output_tokens: Lengths
-    system: Literal["none", "shared", "unique"] = Field(
+    system: Literal["none", "shared", "unique"] | SystemPrompts = Field(
         "none",
         description="system message: none (the chat template's own, if any), one shared by all requests of the stage "
-        "(its prefix is warm), or one that differs from the first word on (nothing is shared)",
+        "(its prefix is warm), one that differs from the first word on (nothing is shared), or several with weights",
     )
+    sessions: Sessions | None = None
+    think: Times | None = Field(None, description="a user's pause between an answer and the next request")
+    abandon: Abandonment | None = None
+
+    @model_validator(mode="after")
+    def _used(self) -> Self:
+        if self.think and self.sessions is None and isinstance(self.arrivals, OpenLoop):
+            raise ValueError(
+                f"think has no meaning with {self.arrivals.kind} arrivals, which wait for nobody: use a closed loop, "
+                "or sessions"
+            )
+        return self
+
+    @property
+    def length_s(self) -> float:
+        """Warm-up and measured part together."""
+        return self.warmup_s + self.duration_s
 
 
-class Profile(_Strict):
+class Profile(Strict):
     name: str
-    kind: Literal["ci", "smoke", "release", "soak"]
+    kind: Literal["ci", "smoke", "release", "soak", "custom"]
     timeout_s: float = Field(60, gt=0, description="for one request, from the moment it was sent")
     drain_s: float = Field(15, ge=0, description="how long the end of a stage waits; what runs then is censored")
     output: Output
@@ -150,13 +128,13 @@ class Profile(_Strict):
         names = [s.name for s in self.stages]
         if twice := sorted({n for n in names if names.count(n) > 1}):
             raise ValueError(f"stage names must be unique; found twice: {', '.join(twice)}")
-        if self.kind == "release":
+        if (minutes := SHORTEST_MINUTES.get(self.kind)) is not None:
             for s in self.stages:
-                if s.duration_s < RELEASE_MINUTES * 60:
+                if s.duration_s < minutes * 60:
                     raise ValueError(
-                        f"stage {s.name} measures {s.duration_s:g} s; a release profile measures at least "
-                        f"{RELEASE_MINUTES} minutes ({RELEASE_MINUTES * 60} s) a stage: raise duration_s, or use "
-                        "another kind for a shorter look"
+                        f"stage {s.name} measures {s.duration_s:g} s; a {self.kind} profile measures at least "
+                        f"{minutes} minutes ({minutes * 60} s) a stage: raise duration_s, or use another kind for a "
+                        "shorter look"
                     )
         return self
 
@@ -171,14 +149,16 @@ class Profile(_Strict):
         return sum(s.warmup_s + s.duration_s for s in self.stages)
 
 
-def users_of(arrivals: Closed | Walk | Open) -> int:
+def users_of(arrivals: ClosedLoop | OpenLoop) -> int:
     """Closed-loop users of a stage; 0 for open-loop arrivals."""
     match arrivals:
         case Closed():
             return arrivals.concurrency
         case Walk():
             return arrivals.max
-        case Open():
+        case Steps():
+            return max(users for _, users in arrivals.levels)
+        case OpenLoop():
             return 0
 
 
@@ -198,7 +178,8 @@ def load_profile(name: str) -> Profile:
         known = ", ".join(sorted(p.stem for p in PROFILES.glob("*.yaml")))
         raise ProfileError(f"no load profile {name!r} ({path} not found); known: {known}, or give the path of a .yaml")
     try:
-        return Profile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return Profile.model_validate(value, context={"folder": path.parent})
     except yaml.YAMLError as e:
         raise ProfileError(f"{path} is not YAML: {e}") from e
     except ValidationError as e:
@@ -211,8 +192,17 @@ def _lines(e: ValidationError) -> Iterable[str]:
 
 
 def workload_digest(profile: Profile, seed: int) -> str:
-    """Identity of the traffic: the profile's settings, the version of the code that makes prompts, and the seed."""
+    """Identity of the traffic: the profile's settings, the version of the code that makes prompts, and the seed.
+
+    A file that the profile names counts by its content (``sha256``), wherever it lies.
+    """
     from loadtests.traffic import TRAFFIC_VERSION
 
-    value: list[Any] = [profile.model_dump(mode="json"), TRAFFIC_VERSION, seed]
+    value: list[Any] = [_identity(profile.model_dump(mode="json", exclude_none=True)), TRAFFIC_VERSION, seed]
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _identity(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _identity(v) for k, v in value.items() if not (k == "file" and "sha256" in value)}
+    return [_identity(v) for v in value] if isinstance(value, list) else value

@@ -7,8 +7,9 @@ from statistics import median
 
 import pytest
 
-from loadtests.traffic import TRAFFIC_VERSION, draw_length, prompt_of
-from loadtests.workload import Fixed, Lognormal, StageSpec, Uniform, load_profile
+from loadtests.distributions import Fixed, Lognormal, Uniform, draw_length
+from loadtests.traffic import TRAFFIC_VERSION, prompt_of
+from loadtests.workload import StageSpec, load_profile
 
 CI = load_profile("ci")
 # Of the first 20 prompts of each stage of a frozen profile. Differs: raise TRAFFIC_VERSION, then this.
