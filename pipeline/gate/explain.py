@@ -8,9 +8,10 @@ from typing import Any
 
 from pipeline.errors import SeatrialError
 from pipeline.evaluation.items import EVALSETS, load_evalset
-from pipeline.gate.paired import detectable_delta
 from pipeline.gate.policy import ErrorRate, LatencyLimit, Policy, QualityBaseline, QualityDelta, Rule, Truncation
-from pipeline.gate.statistics import FACTORS, judge_share
+from pipeline.gate.statistics.paired import detectable_delta
+from pipeline.gate.statistics.shares import judge_share
+from pipeline.gate.statistics.tails import FACTORS
 
 DISAGREEMENTS = (0.05, 0.10, 0.20)
 Lines = list[str]

@@ -9,7 +9,7 @@ from pipeline.gate.context import Context
 from pipeline.gate.policy import Policy
 from pipeline.gate.result import RuleResult
 from pipeline.gate.rules import JUDGES
-from pipeline.gate.statistics import holm
+from pipeline.gate.statistics.several import holm
 
 WORDS = {"ship": "may ship", "hold": "is held", "undecided": "is undecided"}
 

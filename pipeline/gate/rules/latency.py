@@ -12,16 +12,9 @@ from loadtests.quantiles import min_samples, nearest_rank
 from pipeline.gate.context import Context, result
 from pipeline.gate.policy import ErrorRate, LatencyLimit, Truncation
 from pipeline.gate.result import RuleResult
-from pipeline.gate.statistics import (
-    Tail,
-    cluster_design_effect,
-    judge_share,
-    judge_tail,
-    needed_for_pass,
-    serial_design_effect,
-    share_interval,
-    share_p_value,
-)
+from pipeline.gate.statistics.effective import cluster_design_effect, serial_design_effect
+from pipeline.gate.statistics.shares import judge_share, needed_for_pass, share_interval, share_p_value
+from pipeline.gate.statistics.tails import Tail, judge_tail
 from pipeline.load.summary import measured
 
 NAMES = {"ttft": "time to first token", "itl": "inter-token latency"}

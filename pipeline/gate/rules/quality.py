@@ -9,9 +9,9 @@ import numpy as np
 from scipy import stats
 
 from pipeline.gate.context import Context, result
-from pipeline.gate.paired import detectable_delta, paired_delta
 from pipeline.gate.policy import AnswerLength, CutOff, Pinned, QualityBaseline, QualityDelta
 from pipeline.gate.result import Group, Outcome, RuleResult
+from pipeline.gate.statistics.paired import detectable_delta, paired_delta
 
 SHOWN = 5
 

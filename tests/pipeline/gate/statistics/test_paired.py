@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline.gate.paired import detectable_delta, paired_delta
+from pipeline.gate.statistics.paired import detectable_delta, paired_delta
 
 
 def test_the_paired_interval_covers_the_truth_under_clustering() -> None:

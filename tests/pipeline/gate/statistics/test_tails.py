@@ -13,16 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pipeline.gate.statistics import (
-    cluster_design_effect,
-    holm,
-    judge_share,
-    judge_tail,
-    needed_for_pass,
-    serial_design_effect,
-    share_interval,
-    share_p_value,
-)
+from pipeline.gate.statistics.effective import cluster_design_effect, serial_design_effect
+from pipeline.gate.statistics.several import holm
+from pipeline.gate.statistics.shares import judge_share, needed_for_pass, share_interval, share_p_value
+from pipeline.gate.statistics.tails import judge_tail
 
 
 @pytest.mark.parametrize(
