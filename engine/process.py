@@ -28,6 +28,7 @@ from engine.kernels.errors import UnavailableError
 from engine.memory import MOST_KEPT_BYTES, give_back, keep_freed
 from engine.protocol import HEARTBEAT_S, AddRequest, Output, encode, read_message
 from engine.scoring.references import ReferenceStore
+from engine.seam import plant
 
 log = logging.getLogger(__name__)
 Inbox = queue.SimpleQueue[dict[str, Any]]
@@ -84,9 +85,15 @@ class Loop:
 
 
 def build(
-    artifact: Path, config: EngineConfig, reference_dir: Path | None = None, reference_limit_gib: float = 0.0
+    artifact: Path,
+    config: EngineConfig,
+    reference_dir: Path | None = None,
+    reference_limit_gib: float = 0.0,
+    seam: str | None = None,
 ) -> tuple[EngineCore, dict[str, Any]]:
     """Loads the model. Returns the core and what the server tells others about it.
+
+    ``seam``: see ``engine.seam``.
 
     Raises:
         ArtifactError, UnavailableError: the directory cannot be served, or not on this machine.
@@ -104,6 +111,9 @@ def build(
         identity = {"model": manifest.name, "model_digest": manifest.digest, **arithmetic}
         references = ReferenceStore(reference_dir, int(reference_limit_gib * 2**30), runner.vocab_size, identity)
     core = EngineCore(runner, config, salt.encode(), references, GrammarCompiler(artifact, runner.vocab_size))
+    if seam is not None:
+        plant(seam, "core", core)
+        runner.derived["seam"] = seam
     return core, {
         "vocab_size": runner.vocab_size,
         "max_model_len": runner.max_model_len,
@@ -118,6 +128,7 @@ def main() -> None:
     parser.add_argument("--config-json", required=True)
     parser.add_argument("--reference-dir", type=Path)
     parser.add_argument("--reference-limit-gib", type=float, default=0.0)
+    parser.add_argument("--seam")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # sent to the whole terminal or group: the server decides when to end
@@ -129,7 +140,9 @@ def main() -> None:
     threading.Thread(target=read_commands, args=(sys.stdin.buffer, inbox), daemon=True).start()
     try:
         config = EngineConfig.model_validate_json(arguments.config_json)
-        core, about = build(arguments.artifact, config, arguments.reference_dir, arguments.reference_limit_gib)
+        core, about = build(
+            arguments.artifact, config, arguments.reference_dir, arguments.reference_limit_gib, arguments.seam
+        )
         loop = Loop(core, inbox, events)
         gc.collect()
         gc.freeze()

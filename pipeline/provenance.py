@@ -10,13 +10,14 @@ import hashlib
 import json
 import os
 import platform
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import psutil
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engine.artifact import Manifest, Named
 from engine.config import EngineConfig
@@ -62,6 +63,12 @@ def differing(a: Header, b: Header) -> list[str]:
     return [k for k in FOUR if getattr(a, k).digest != getattr(b, k).digest]
 
 
+def seam_of(header: Header) -> str | None:
+    """The seam that the server said it was started with: such a result is of a planted fault, never of a release."""
+    seam = header.engine_derived.get("seam")
+    return None if seam is None else str(seam)
+
+
 def digest_of(value: Any) -> str:
     """sha256 of a JSON value in canonical form."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
@@ -98,10 +105,24 @@ def engine_source_digest(root: Path = ENGINE_ROOT) -> str:
     return h.hexdigest()
 
 
-def engine_identity(config: EngineConfig) -> Named:
-    """Bundled engine: source and requested config together."""
-    source = engine_source_digest()
-    return Named(name=f"bundled-{source[:8]}", digest=digest_of([source, config.model_dump()]))
+def engine_identity(
+    config: EngineConfig | dict[str, Any], *, root: Path = ENGINE_ROOT, seam: str | None = None
+) -> Named:
+    """Bundled engine: source and requested config together, and the seam through which something was planted.
+
+    Args:
+        config: a plain mapping for an engine of another revision; completed with defaults where it is a valid config.
+        root: that revision's ``engine`` folder.
+    """
+    if isinstance(config, dict):
+        with suppress(ValidationError):  # settings that this revision does not know stay as they are
+            config = EngineConfig.model_validate(config)
+    asked = config.model_dump() if isinstance(config, EngineConfig) else config
+    source = engine_source_digest(root)
+    planted = [] if seam is None else [seam]
+    return Named(
+        name=f"bundled-{source[:8]}{f' with seam {seam}' if seam else ''}", digest=digest_of([source, asked, *planted])
+    )
 
 
 def model_identity(manifest: Manifest) -> Named:

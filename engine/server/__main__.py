@@ -36,6 +36,7 @@ from engine.artifact import ArtifactError, read_manifest
 from engine.config import EngineConfig
 from engine.memory import stay_compact
 from engine.protocol import HEARTBEAT_S, StepRow
+from engine.seam import SeamError, plant
 from engine.server.app import create_app
 from engine.server.auth import ApiKeyError, ApiKeys
 from engine.server.client import CoreClient, CoreError
@@ -133,14 +134,14 @@ async def serve(arguments: argparse.Namespace) -> None:
     """Runs until a signal.
 
     Raises:
-        StartError, ArtifactError, CoreError: it cannot start.
+        StartError, ArtifactError, CoreError, SeamError: it cannot start.
     """
     signals = Signals(arguments.exit_with_stdin)
     sock = bind(arguments.host, arguments.port)
     config, manifest = _config(arguments.config_json), read_manifest(arguments.artifact)
     codec = TextCodec(arguments.artifact)
     client = CoreClient(
-        arguments.artifact, config, arguments.heartbeat_timeout_s, core_options=_reference_options(arguments)
+        arguments.artifact, config, arguments.heartbeat_timeout_s, core_options=_core_options(arguments)
     )
     metrics = Metrics(lambda: client.stats)
     log_dir = _log_dir(arguments, metrics)
@@ -157,6 +158,8 @@ async def serve(arguments: argparse.Namespace) -> None:
         keys=ApiKeys.read(arguments.api_key_file) if arguments.api_key_file else None,
     )
     client.on_step = state.note_step
+    if arguments.seam is not None:
+        plant(arguments.seam, "server", state)
     chores = [asyncio.create_task(state.tidy_up())]
     if log_dir:
         chores.append(asyncio.create_task(log_dir.run()))
@@ -230,6 +233,10 @@ async def _empty(state: ServerState, signals: Signals, timeout_s: float) -> bool
             return False
         await asyncio.sleep(0.02)
     return True
+
+
+def _core_options(arguments: argparse.Namespace) -> list[str]:
+    return _reference_options(arguments) + ([] if arguments.seam is None else ["--seam", arguments.seam])
 
 
 def _reference_options(arguments: argparse.Namespace) -> list[str]:
@@ -307,6 +314,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--reference-limit-gib", type=float, default=8.0, help="bytes of --reference-dir that may be used"
     )
+    parser.add_argument("--seam", metavar="MODULE:CLASS", help="plant something, never to be released: engine/seam.py")
     arguments = parser.parse_args(argv)
     stay_compact()
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of every write to a client that has gone
@@ -314,7 +322,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         check_options(arguments)
         asyncio.run(serve(arguments))
-    except (StartError, ApiKeyError, ArtifactError, CoreError) as e:
+    except (StartError, ApiKeyError, ArtifactError, CoreError, SeamError) as e:
         print(f"error: {e}", file=sys.stderr, flush=True)
         return 3
     return 0

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.errors import SeatrialError
 from pipeline.files import write_json
-from pipeline.provenance import Header, utc_now
+from pipeline.provenance import Header, seam_of, utc_now
 
 RELEASES = Path("releases")
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
@@ -83,6 +83,10 @@ def promote(name: str, owner: str, *, verdict: Path, results: Path, folder: Path
     evaluated, loaded = run.header("evaluation"), run.header("load")
     if evaluated is None or loaded is None or run.items is None or run.load is None:
         raise SeatrialError(f"{run.tier} cannot be recorded: {run.missing('eval', 'load') or 'results are missing'}")
+    if seam := seam_of(evaluated) or seam_of(loaded):  # whatever a waiver says
+        raise SeatrialError(
+            f"{run.tier} was measured on an engine with {seam} planted through its seam; measure it anew"
+        )
     release = Release(
         name=name,
         tier=run.tier,

@@ -6,7 +6,7 @@ from pipeline.gate.context import Context, result
 from pipeline.gate.inputs import EVALSET
 from pipeline.gate.policy import ClientHealth, EvalsetHealth, LedgerMatch, Provenance
 from pipeline.gate.result import Outcome, RuleResult
-from pipeline.provenance import differing
+from pipeline.provenance import differing, seam_of
 
 
 def evalset_health(rule: EvalsetHealth, context: Context) -> list[RuleResult]:
@@ -58,6 +58,8 @@ def provenance(rule: Provenance, context: Context) -> list[RuleResult]:
     evaluated, loaded = run.header("evaluation"), run.header("load")
     if evaluated is None or loaded is None:
         return said("fail", run.missing("evaluation header", "load header") or "a result has no header")
+    if seam := seam_of(evaluated) or seam_of(loaded):
+        return said("fail", f"measured on an engine with {seam} planted through its seam: never to be released")
     for part in ("model", "engine", "quantisation"):
         a, b = getattr(evaluated, part), getattr(loaded, part)
         if a.digest != b.digest:

@@ -106,6 +106,10 @@ def _short_choice_set(root: Path) -> None:
         write_items(root, tier, [i for i in items(tier) if i["kind"] == "choice"])
 
 
+def _planted(root: Path) -> None:
+    write_load(root, "int8", records(1), header=header("int8", "ci-load") | {"engine_derived": {"seam": "drill:Slow"}})
+
+
 def _newer_set_everywhere(root: Path) -> None:
     for tier in ("bf16", "int8", "int4"):
         write_items(root, tier, items(tier), header=header(tier, "core-v2"))
@@ -148,6 +152,7 @@ PLANTED: dict[str, tuple[Plant, str, str, str]] = {
         "quantisation, load workload",
     ),
     "results of another tier": (_results_of_another_tier, "provenance", "fail", "holds results of int4"),
+    "a planted engine": (_planted, "provenance", "fail", "drill:Slow planted through its seam: never to be released"),
     "no header": (items_of_int8(header={}), "provenance", "fail", "incomplete"),
     "a part of the set": (items_of_int8(partial=True), "provenance", "undecided", "only a part"),
     "a void run": (load_of_int8(run=_VOID), "load-client", "undecided", "lag 40 ms"),

@@ -74,6 +74,16 @@ def test_results_that_changed_after_the_verdict_are_not_promoted(run: Path) -> N
         _promote()
 
 
+def test_no_waiver_releases_what_was_measured_on_a_planted_engine(run: Path) -> None:  # noqa: F811
+    write_load(run, "int8", records(1), header=header("int8", "ci-load") | {"engine_derived": {"seam": "drill:Slow"}})
+    change_params(
+        run, lambda raw: raw["gate"].update(waivers=[WAIVER | {"rule": "provenance", "expires": "2099-01-01"}])
+    )
+    assert judged()["verdict"] == "ship"
+    with pytest.raises(SeatrialError, match="drill:Slow planted through its seam; measure it anew"):
+        _promote()
+
+
 @pytest.mark.parametrize(
     ("name", "owner", "words"),
     [("../x", "team", "cannot name a release"), ("", "team", "cannot name a release"), ("a", " ", "needs an owner")],
