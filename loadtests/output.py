@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from loadtests.records import SCHEMA, RunInfo
+from loadtests.records import SCHEMA, RunInfo, complete
 
 RECORDS = "records.parquet"
 RUN = "run.json"
@@ -28,7 +28,7 @@ def read_run(directory: Path) -> tuple[pl.DataFrame, RunInfo]:
         ValueError: ``run.json`` or the columns are not of this schema.
     """
     info = RunInfo.model_validate_json((directory / RUN).read_bytes())
-    records = pl.read_parquet(directory / RECORDS)
+    records = complete(pl.read_parquet(directory / RECORDS))
     if records.schema != pl.Schema(SCHEMA):
         raise ValueError(f"{directory / RECORDS} has columns {records.schema}, expected those of loadtests.records")
     return records, info

@@ -10,7 +10,8 @@ from typing import Any, Literal
 import polars as pl
 from pydantic import BaseModel, ConfigDict
 
-Status = Literal["ok", "error", "refused", "timeout", "censored"]
+# abandoned: its user left, as the profile wanted; what had come until then is in the record.
+Status = Literal["ok", "error", "refused", "timeout", "censored", "abandoned"]
 
 SCHEMA: dict[str, Any] = {
     "request_id": pl.String,
@@ -32,7 +33,25 @@ SCHEMA: dict[str, Any] = {
     "cached_tokens": pl.Int64,  # from usage.prompt_tokens_details.cached_tokens; null: not reported
     "max_tokens": pl.Int64,
     "concurrency": pl.Int64,  # requests of this client in flight when it was sent, itself included
+    "arrival": pl.Int64,  # number of the arrival in its stage; with the stage and the seed it names the content
+    "session": pl.String,  # conversation that it is a turn of; null: the only request of its user's visit
+    "turn": pl.Int64,  # 0, 1, ... in its session
+    "leave_after_s": pl.Float64,  # the user's patience, from when it was sent; null: stays to the end
+    "worker": pl.Int64,  # which of the load clients sent it, from 0
+    "server_id": pl.String,  # the answer's id, by which the server's own log knows it
+    "queued_s": pl.Float64,  # the server's own figure: from arrival to its first step; null: it does not say
+    "text_digest": pl.String,  # of the answer's text, by which two answers to one prompt are compared
 }
+# Columns that older files lack: read as nulls.
+ADDED = ("arrival", "session", "turn", "leave_after_s", "worker", "server_id", "queued_s", "text_digest")
+
+
+def complete(records: pl.DataFrame) -> pl.DataFrame:
+    """Records of an older version with the columns of this one, in its order; columns of no version stay at the end."""
+    missing = [pl.lit(None, SCHEMA[name]).alias(name) for name in ADDED if name not in records.columns]
+    whole = records.with_columns(missing)
+    known = [name for name in SCHEMA if name in whole.columns]
+    return whole.select(*known, *(name for name in whole.columns if name not in SCHEMA))
 
 
 class ClientHealth(BaseModel):

@@ -206,9 +206,9 @@ def _records(path: Path, load: dict[str, Any] | None) -> pl.DataFrame:
     """
     import polars as pl
 
-    from loadtests.records import SCHEMA, Status
+    from loadtests.records import SCHEMA, Status, complete
 
-    rows = pl.read_parquet(path)
+    rows = complete(pl.read_parquet(path))
     for name, dtype in SCHEMA.items():
         if name not in rows.columns:
             raise ValueError(f"it has no column {name!r}")
