@@ -27,6 +27,7 @@ _STAGES = {
     "fetch": ("pipeline.fetch", "Stage: source of the model -> artifacts/base."),
     "quantize": ("pipeline.quantize", "Stage: artifacts/base -> artifacts/TIER."),
     "check-evalsets": ("pipeline.evaluation.check", "Stage: schema, composition, leaks and age of the regression set."),
+    "evalset": ("pipeline.evaluation.sets", "Import, compare and version regression sets."),
     "evaluate": ("pipeline.evaluation", "Stage: the regression set against a booted or running server."),
     "loadtest": ("pipeline.load", "Stage: staged load through Locust against a booted or running server."),
     "gate": ("pipeline.gate", "Stage: judge all tiers, write reports/verdict.json."),

@@ -61,10 +61,13 @@ def _evaluate(s: Stage, params: Params, tier: str, base_url: str | None, model: 
     reused = [a.reply.answered_at for a in answered if a.reused and a.reply]
     head = results.header(who, workload, min([began_at, *reused]))
     rows = [results.row(j) for j in judged]
+    graded = [r for r in rows if not results.for_people(r)]
+    unjudged = [r for r in rows if results.for_people(r)]
     outcome = results.summary(
-        evalset, rows, head, wall_s=wall_s, reused=len(reused), partial=evaluation.items is not None
-    )
-    _report(s.say, outcome, results.write(tier, outcome, rows))
+        evalset, graded, head, wall_s=wall_s, reused=len(reused), partial=evaluation.items is not None,
+        left_to_people=len(unjudged),
+    )  # fmt: skip
+    _report(s.say, outcome, results.write(tier, outcome, graded, unjudged))
 
 
 def _report(say: Callable[[str], None], outcome: dict[str, Any], written: Path) -> None:
@@ -72,6 +75,8 @@ def _report(say: Callable[[str], None], outcome: dict[str, Any], written: Path) 
         f"{outcome['correct']:.0f} of {outcome['n']} right, {outcome['errors']} errors, {outcome['cut_off']} cut off, "
         f"{outcome['usage']['answers_reused']} answers reused -> {written}"
     )
+    if outcome["left_to_people"]:
+        say(f"{outcome['left_to_people']} answers are for people to judge: seatrial review sample")
     if outcome["not_measurable"]:
         say(
             f"{outcome['not_measurable']} items were not measurable here and count as wrong: model-written code only "

@@ -20,14 +20,14 @@ from pipeline.errors import SeatrialError
 from pipeline.evaluation import leaks
 from pipeline.evaluation.expectations import EXAMPLES, run_suite
 from pipeline.evaluation.graders import check_item
-from pipeline.evaluation.items import EVALSETS, Evalset, Item, content_digest, load_evalset
+from pipeline.evaluation.items import EVALSETS, Evalset, Item, content_digest, is_week, load_evalset
+from pipeline.evaluation.versions import version_problems
 from pipeline.files import write_json
 from pipeline.params import Params, load_params
 from pipeline.stage import Stage, run_main, stage
 
 REPORT = Path("reports/evalset.json")
 DISAGREEMENT = 0.10
-WEEK = re.compile(r"^\d{4}-W(0[1-9]|[1-4]\d|5[0-3])$")
 Z_TWO_SIDED_95, Z_POWER_80 = 1.959964, 0.841621
 
 PERSONAL = {
@@ -54,29 +54,6 @@ def check(name: str, what: str, problems: Iterable[str], expected: str, *, block
         "expected": expected,
         "examples": found[:EXAMPLES],
     }
-
-
-def version_problems(evalset: Evalset, folder: Path) -> list[str]:
-    """Content, digest and changelog must tell the same story; the message names the version that is due."""
-    m, found = evalset.manifest, content_digest(folder)
-    problems, due = [], next_version(m.version)
-    if found != m.content_digest:
-        problems.append(
-            f"the items' digest is {found[:12]}, but that of version {m.version} is {m.content_digest[:12]}: the "
-            f"content has changed. Undo that, or make it version {due}: "
-            f"python -m pipeline.evaluation.authoring --record {due} --what ..."
-        )
-    log = [(e.get("version", ""), e.get("content_digest", "")) for e in m.changelog]
-    if not log or log[-1] != (m.version, m.content_digest):
-        problems.append(
-            f"the changelog must end with version {m.version} and its content_digest; it ends with {log[-1:]}"
-        )
-    problems += [f"the changelog has version {v} {n} times" for v, n in Counter(v for v, _ in log).items() if n > 1]
-    return problems
-
-
-def next_version(version: str) -> str:
-    return str(int(version) + 1) if version.isdigit() else f"{version}.1"
 
 
 def grader_problems(items: Iterable[Item]) -> list[str]:
@@ -201,7 +178,7 @@ def as_of(evalset: Evalset, given: str | None) -> str:
         SeatrialError: not an ISO week.
     """
     week = given or next((e["week"] for e in reversed(evalset.manifest.changelog) if e.get("week")), "")
-    if not WEEK.match(week):
+    if not is_week(week):
         where = "--as-of-week" if given else "`week` of the manifest's last changelog entry"
         raise SeatrialError(f"{where} is {week!r}; expected an ISO week such as 2026-W48")
     return week

@@ -1,4 +1,4 @@
-"""Runs the Great Expectations suite of an evalset (``expectations.json``) on tables made from its items.
+"""Runs the Great Expectations suite of an evalset (``evalsets/expectations/``) on tables made from its items.
 
 The suite is in the library's own form. Each expectation's ``meta`` says which table it is about (``frame``), its
 ``name``, ``what`` it demands in a sentence, and whether it is ``blocking``. The tables:
@@ -24,9 +24,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipeline.errors import SeatrialError
-from pipeline.evaluation.items import Evalset
+from pipeline.evaluation.items import Evalset, Manifest
 
-SUITE = "expectations.json"
+SUITES = "expectations"
 FRAMES = ("items", "choice", "generated", "pinned", "scenarios")
 EXAMPLES = 5
 
@@ -37,6 +37,7 @@ class _Meta(BaseModel):
     name: str
     what: str
     blocking: bool = True
+    if_any: bool = False  # holds where the table has no rows: a set without choices has none out of balance
 
 
 class _Expectation(BaseModel):
@@ -47,7 +48,7 @@ class _Expectation(BaseModel):
 
 
 class Suite(BaseModel):
-    """``expectations.json``."""
+    """A file below ``evalsets/expectations/``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     name: str
@@ -55,14 +56,18 @@ class Suite(BaseModel):
     meta: dict[str, Any] = {}
 
 
-def load_suite(folder: Path) -> Suite:
+def suite_path(folder: Path, manifest: Manifest) -> Path:
+    """Suites stand together beside the sets, since several imported sets share one."""
+    return folder.parent / SUITES / f"{manifest.suite or manifest.name}.json"
+
+
+def load_suite(path: Path) -> Suite:
     """
     Raises:
         SeatrialError: no suite, one that does not parse, is empty, names a check twice or a table that there is not.
     """
-    path = folder / SUITE
     if not path.is_file():
-        raise SeatrialError(f"{path} not found; an evalset needs a suite of expectations beside its manifest")
+        raise SeatrialError(f"{path} not found; an evalset needs a suite of expectations there (manifest: `suite`)")
     try:
         suite = Suite.model_validate_json(path.read_bytes())
     except ValidationError as e:
@@ -148,14 +153,15 @@ def run_suite(folder: Path, evalset: Evalset, as_of_week: str) -> list[dict[str,
     Raises:
         SeatrialError: see :func:`load_suite`; or an expectation that the library does not know.
     """
-    suite = load_suite(folder)
+    path = suite_path(folder, evalset.manifest)
+    suite = load_suite(path)
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     before = logging.root.manager.disable
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.disable(logging.WARNING)
         try:
-            return _run(folder / SUITE, suite, rows_of(evalset), {"as_of_week": week_number(as_of_week)})
+            return _run(path, suite, rows_of(evalset), {"as_of_week": week_number(as_of_week)})
         finally:
             logging.disable(before)
 
@@ -175,7 +181,10 @@ def _run(
         if not wanted:
             continue
         if not rows:
-            outcomes |= {x.meta.name: _failed(x, f"the table {frame} has no rows") for x in wanted}
+            nothing = f"the table {frame} has no rows"
+            outcomes |= {
+                x.meta.name: _check(x, x.meta.if_any, nothing, [] if x.meta.if_any else [nothing]) for x in wanted
+            }
             continue
         batch = source.add_dataframe_asset(frame).add_batch_definition_whole_dataframe("all")
         part = gx.ExpectationSuite(name=f"{suite.name}-{frame}", expectations=[_made(path, x) for x in wanted])

@@ -1,14 +1,16 @@
 """What a regression set is: a folder of JSONL files with ``manifest.yaml``, and the typed items in it.
 
-evalsets/core/
-  manifest.yaml        name, version, composition, changelog
-  expectations.json    the Great Expectations suite
-  items/*.jsonl        one file a scenario
+evalsets/
+  core/manifest.yaml        name, version, composition, changelog
+  core/items/*.jsonl        one file a scenario, one a week of production requests
+  expectations/core.json    the Great Expectations suite of `core`; a manifest may name another one
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +24,14 @@ EVALSETS = Path("evalsets")
 
 Kind = Literal["choice", "extract", "code", "math", "instruct", "long_context", "chat"]
 Origin = Literal["production", "pinned", "written", "imported"]
+
+
+_WEEK = re.compile(r"^\d{4}-W(0[1-9]|[1-4]\d|5[0-3])$")
+
+
+def is_week(text: str) -> bool:
+    """Whether it is an ISO week such as 2026-W49."""
+    return bool(_WEEK.match(text))
 
 
 class _Strict(BaseModel):
@@ -58,6 +68,21 @@ class Item(_Strict):
     watches_for: str | None = Field(None, description="pinned cases: the mistake it guards against")
 
 
+def to_line(item: Item) -> str:
+    """One line of JSON: absent fields left out, keys in the order of the type, text as it is read."""
+    return json.dumps(item.model_dump(exclude_none=True), ensure_ascii=False) + "\n"
+
+
+class Rotation(_Strict):
+    """How production requests come and go; see ``pipeline.evaluation.rotation``."""
+
+    items_per_week: int = Field(ge=1)
+    weeks_kept: int = Field(ge=1, description="a week's items are retired after so many rotations")
+    minimum_share: float = Field(gt=0, lt=1, description="of production items, once there has been a rotation")
+    stale_after_weeks: int = Field(2, ge=1, description="age of the newest production item that is too old")
+    waived_until: str = Field(pattern=r"^\d{4}-W\d{2}$", description="last ISO week without a first rotation")
+
+
 class Manifest(_Strict):
     """``manifest.yaml``. ``content_digest`` makes any change of content without a new version an error."""
 
@@ -67,6 +92,8 @@ class Manifest(_Strict):
     scenarios: dict[str, dict[str, Any]] = Field(description="scenario: {items: n, pinned: m, kind: ...}")
     content_digest: str
     changelog: list[dict[str, str]]
+    suite: str | None = Field(None, description="file below evalsets/expectations/, without .json; null: as `name`")
+    rotation: Rotation | None = Field(None, description="null: the set has no production requests by intent")
 
 
 class Evalset(_Strict):
@@ -75,7 +102,9 @@ class Evalset(_Strict):
 
     @property
     def identity(self) -> Named:
-        return Named(name=f"{self.manifest.name}-v{self.manifest.version}", digest=self.manifest.content_digest)
+        """Named by the major version, which is what margins are chosen for; the digest tells every content apart."""
+        major = self.manifest.version.partition(".")[0]
+        return Named(name=f"{self.manifest.name}-v{major}", digest=self.manifest.content_digest)
 
 
 def content_digest(folder: Path) -> str:

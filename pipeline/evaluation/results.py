@@ -1,4 +1,6 @@
-"""What an evaluation leaves behind: ``eval.json`` with the figures and ``items.jsonl`` with one row per item."""
+"""What an evaluation leaves behind: ``eval.json`` with the figures, ``items.jsonl`` with one row per graded item, and
+``people.jsonl`` with one per item that only people can judge, which is in no figure of accuracy.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from engine.artifact import Named
+from pipeline.errors import SeatrialError
 from pipeline.evaluation.client import POLICY
-from pipeline.evaluation.graders import grader_of, versions
+from pipeline.evaluation.graders import GRADERS, grader_of, versions
 from pipeline.evaluation.items import Evalset, Item, content_digest
 from pipeline.evaluation.run import Judged
 from pipeline.evaluation.target import Target
@@ -82,8 +85,14 @@ def row(judged: Judged) -> dict[str, Any]:
 
 
 def summary(evalset: Evalset, rows: Sequence[dict[str, Any]], head: Header, *, wall_s: float, reused: int,
-            partial: bool) -> dict[str, Any]:  # fmt: skip
-    """``eval.json``. Every item is in the denominators, whatever became of it."""
+            partial: bool, left_to_people: int = 0) -> dict[str, Any]:  # fmt: skip
+    """``eval.json`` of the graded rows. Every one is in the denominators, whatever became of it.
+
+    Raises:
+        SeatrialError: there is none.
+    """
+    if not rows:
+        raise SeatrialError(f"no item of {evalset.manifest.name} has a grader; an accuracy needs some that do")
     generated = [r["output_tokens"] for r in rows if r["finish_reason"] is not None]
     scenarios: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(r["scenario"] for r in rows):
@@ -116,16 +125,28 @@ def summary(evalset: Evalset, rows: Sequence[dict[str, Any]], head: Header, *, w
         },
         "output_tokens_mean": sum(generated) / len(generated) if generated else None,
         "graders": dict(sorted({(x[0], x[1]) for r in rows if (x := r["grader"].split("@", 1))})),
+        "left_to_people": left_to_people,
         "partial": partial,
     }
 
 
-def write(tier: str, evaluation: dict[str, Any], rows: Sequence[dict[str, Any]], results: Path = RESULTS) -> Path:
-    """Writes both files, or neither."""
+def for_people(row: dict[str, Any]) -> bool:
+    return GRADERS[row["grader"].partition("@")[0]].for_people
+
+
+def write(
+    tier: str,
+    evaluation: dict[str, Any],
+    graded: Sequence[dict[str, Any]],
+    unjudged: Sequence[dict[str, Any]],
+    results: Path = RESULTS,
+) -> Path:
+    """Writes all files, or none."""
     final = results / tier / "eval"
     with atomic_dir(final) as folder:
-        text = "".join(json.dumps(r, ensure_ascii=False, allow_nan=False) + "\n" for r in rows)
-        (folder / "items.jsonl").write_text(text, encoding="utf-8")
+        for name, rows in (("items", graded), ("people", unjudged)):
+            text = "".join(json.dumps(r, ensure_ascii=False, allow_nan=False) + "\n" for r in rows)
+            (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
         body = json.dumps(evaluation, indent=2, sort_keys=True, allow_nan=False)
         (folder / "eval.json").write_text(body + "\n", encoding="utf-8")
     return final

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pipeline.evaluation.authoring import SEED, WEEK
 from pipeline.evaluation.authoring.build import write_items
-from pipeline.evaluation.authoring.versions import record, recorded_digest
 from pipeline.evaluation.items import EVALSETS, content_digest
+from pipeline.evaluation.versions import record, recorded_digest
 from pipeline.stage import run_main, say
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 from typing import Literal
@@ -20,7 +19,7 @@ from pipeline.evaluation.authoring import (
     wording,
 )
 from pipeline.evaluation.authoring.draft import Draft, Scenario
-from pipeline.evaluation.items import Grader, Item, Message
+from pipeline.evaluation.items import Grader, Item, Message, to_line
 from pipeline.files import atomic_write
 
 SCENARIOS: tuple[Scenario, ...] = (
@@ -60,11 +59,6 @@ def _item(scenario: Scenario, origin: Literal["written", "pinned"], number: str,
         max_tokens=d.max_tokens,
         watches_for=d.watches_for,
     )
-
-
-def to_line(item: Item) -> str:
-    """One line of JSON: absent fields left out, keys in the order of the type, text as it is read."""
-    return json.dumps(item.model_dump(exclude_none=True), ensure_ascii=False) + "\n"
 
 
 def build(seed: int, week: str) -> dict[str, str]:

@@ -7,14 +7,15 @@ from collections.abc import Iterable
 from pydantic import ValidationError
 
 from pipeline.errors import SeatrialError
-from pipeline.evaluation.graders import choice, code, constraints, extract, numbers
+from pipeline.evaluation.graders import choice, code, constraints, extract, ifeval, numbers, people
 from pipeline.evaluation.graders.base import Answer, Grade, GraderParams, GraderSpec
 from pipeline.evaluation.items import Item
 
 __all__ = ["GRADERS", "Answer", "Grade", "check_item", "grade", "grader_of", "params_of", "versions"]
 
 GRADERS: dict[str, GraderSpec] = {
-    spec.name: spec for spec in (choice.SPEC, extract.SPEC, numbers.SPEC, code.SPEC, constraints.SPEC)
+    spec.name: spec
+    for spec in (choice.SPEC, extract.SPEC, numbers.SPEC, code.SPEC, constraints.SPEC, ifeval.SPEC, people.SPEC)
 }
 
 

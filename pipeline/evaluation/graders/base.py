@@ -46,6 +46,7 @@ class GraderSpec:
 
     ``check`` raises ``ValueError`` when an item (reference, choices, messages) does not suit the grader.
     ``needs_process`` marks graders that start processes: a few of those run at a time, in threads.
+    ``for_people`` marks items that no program judges; they are in no accuracy.
     """
 
     name: str
@@ -55,6 +56,7 @@ class GraderSpec:
     check: Callable[[Item, Any], None]
     scores_choices: bool = False
     needs_process: bool = False
+    for_people: bool = False
 
 
 def need_messages_or_prompt(item: Item) -> None:

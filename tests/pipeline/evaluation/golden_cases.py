@@ -15,6 +15,7 @@ from typing import Any
 
 from pipeline.evaluation.graders import GRADERS, Answer, check_item, grade
 from pipeline.evaluation.items import Item
+from tests.pipeline.evaluation.ifeval_cases import CASES as INSTRUCTIONS
 from tests.pipeline.evaluation.make import chat_item, choice_item, code_item
 
 FOLDER = Path(__file__).with_name("goldens")
@@ -83,6 +84,13 @@ def _instruct(constraints: list[dict[str, Any]]) -> Item:
     return chat_item(reference=None, kind="instruct", grader=grader)
 
 
+def _public(name: str) -> list[tuple[Item, Answer]]:
+    kwargs, obeying, others = INSTRUCTIONS[name]
+    grader = {"name": "instruct.ifeval", "params": {"instructions": [{"id": name, "kwargs": kwargs}]}}
+    item = chat_item(reference=None, kind="instruct", grader=grader)
+    return [(item, Answer(text)) for text in [*obeying, *others]]
+
+
 def inputs() -> dict[str, list[tuple[Item, Answer]]]:
     """Cases by grader."""
     number = {"name": "math.last_number", "params": {"tolerance": 0.001}}
@@ -101,6 +109,7 @@ def inputs() -> dict[str, list[tuple[Item, Answer]]]:
         ],
         "code.unit_tests": [(code_item(), Answer(text)) for text in _CODE],
         "instruct.constraints": [(_instruct(c), Answer(text)) for c, texts in _CONSTRAINTS for text in texts],
+        "instruct.ifeval": [case for name in INSTRUCTIONS for case in _public(name)],
     }
 
 

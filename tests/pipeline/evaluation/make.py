@@ -55,9 +55,11 @@ def write_evalset(root: Path, items: list[Item], name: str = "core") -> Path:
     for scenario in {i.scenario for i in items}:
         lines = [i.model_dump_json() for i in items if i.scenario == scenario]
         (folder / "items" / f"{scenario}.jsonl").write_text("\n".join(lines) + "\n")
+    digest = content_digest(folder)
+    first = {"version": "1", "week": "2026-W01", "what": "first", "content_digest": digest}
     manifest = {
-        "name": name, "version": "1", "description": "for tests", "scenarios": {}, "content_digest":
-        content_digest(folder), "changelog": [{"version": "1", "change": "first"}],
+        "name": name, "version": "1", "description": "for tests", "scenarios": {}, "content_digest": digest,
+        "changelog": [first],
     }  # fmt: skip
     (folder / "manifest.yaml").write_text(yaml.safe_dump(manifest))
     return folder

@@ -16,9 +16,9 @@ from pipeline.evaluation.authoring.banks.functions import LEVELS
 from pipeline.evaluation.authoring.banks.instructions import FORMS
 from pipeline.evaluation.authoring.build import SCENARIOS, build, items_of
 from pipeline.evaluation.authoring.functions import PINNED
-from pipeline.evaluation.authoring.versions import record
 from pipeline.evaluation.graders import Answer, check_item, grade
 from pipeline.evaluation.items import Grader, Item, content_digest, load_evalset
+from pipeline.evaluation.versions import record
 
 CORE = Path(__file__).resolve().parents[3] / "evalsets" / "core"
 

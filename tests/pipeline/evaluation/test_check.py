@@ -13,8 +13,8 @@ import yaml
 
 from pipeline.errors import SeatrialError
 from pipeline.evaluation import check, expectations
-from pipeline.evaluation.authoring.versions import record
 from pipeline.evaluation.items import load_evalset
+from pipeline.evaluation.versions import record
 from pipeline.params import Params, load_params
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -24,7 +24,7 @@ Rows = list[dict[str, Any]]
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with the shipped evalset and parameters and some of the calibration text, to be spoilt."""
-    shutil.copytree(ROOT / "evalsets" / "core", tmp_path / "evalsets" / "core")
+    shutil.copytree(ROOT / "evalsets", tmp_path / "evalsets")
     calibration = tmp_path / "pipeline/quantize/calibration"
     calibration.mkdir(parents=True)
     for path in (ROOT / "pipeline/quantize/calibration").glob("*.jsonl"):
@@ -164,7 +164,7 @@ def test_a_change_without_a_new_version_is_found_and_the_version_named(project: 
     spoil(project, "small_steps", lambda rows: rows[0].update(reference=-999), rerecord=False)
     found = failed(project, params)
     assert set(found) == {"version"}
-    assert "make it version 2" in found["version"]["examples"][0]
+    assert "version 2.0.0" in found["version"]["examples"][0]
 
 
 def test_a_digest_without_a_changelog_entry_is_found(project: Path, params: Params) -> None:
@@ -207,7 +207,7 @@ def test_a_broken_line_is_an_error_with_file_and_line(project: Path) -> None:
 
 
 def suite(project: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    path = project / "evalsets/core/expectations.json"
+    path = project / "evalsets/expectations/core.json"
     value = json.loads(path.read_text())
     change(value)
     path.write_text(json.dumps(value))
@@ -233,8 +233,8 @@ def test_a_suite_that_cannot_be_run_is_an_error(
 
 
 def test_without_a_suite_there_is_no_check(project: Path, params: Params) -> None:
-    (project / "evalsets/core/expectations.json").unlink()
-    with pytest.raises(SeatrialError, match=r"expectations\.json not found"):
+    (project / "evalsets/expectations/core.json").unlink()
+    with pytest.raises(SeatrialError, match=r"expectations/core\.json not found"):
         check.examine(project / "evalsets/core", params)
 
 

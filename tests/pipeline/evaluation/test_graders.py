@@ -178,4 +178,5 @@ def test_versions_are_those_of_the_graders_in_use() -> None:
     assert versions([chat_item(), choice_item()]) == {"choice.loglikelihood": "1", "extract.match": "1"}
     assert set(GRADERS) == {
         "choice.loglikelihood", "extract.match", "math.last_number", "code.unit_tests", "instruct.constraints",
+        "instruct.ifeval", "people.rubric",
     }  # fmt: skip

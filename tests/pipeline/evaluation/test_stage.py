@@ -303,6 +303,19 @@ def test_code_that_could_not_be_measured_is_said_aloud(
     assert [r["status"] for r in rows if r["kind"] == "code"] == ["error"]
 
 
+def test_what_only_people_can_judge_is_in_no_accuracy(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_evalset(project, [*some_items(4), chat_item("chat.1", "Be kind?", kind="chat", scenario="chat",
+                                                      reference=None, grader={"name": "people.rubric"})])  # fmt: skip
+    with serving(Fake({"Be kind?": "Gladly."})) as fake:
+        serve_bundled_as(monkeypatch, fake)
+        command.main(["--tier", "bf16"])
+    outcome, rows = read_results(project, "bf16")
+    assert (outcome["left_to_people"], outcome["n"]) == (1, len(rows))
+    assert "chat" not in outcome["scenarios"]
+    (row,) = [json.loads(x) for x in (project / "results/bf16/eval/people.jsonl").read_text().splitlines()]
+    assert (row["id"], row["answer"], row["status"]) == ("chat.1", "Gladly.", "ok")
+
+
 def test_a_long_prompt_is_shown_from_both_ends() -> None:
     from pipeline.evaluation.results import PROMPT_CHARS, prompt_text
 

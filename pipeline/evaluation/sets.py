@@ -1,0 +1,85 @@
+"""Evalsets as files: import one, compare two, record a content as a version.
+
+seatrial evalset import --format squad FILE --out evalsets/NAME --week 2026-W49
+seatrial evalset diff HEAD:evalsets/core evalsets/core
+seatrial evalset record evalsets/core --size major --week 2026-W49 --what "Two documents more"
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pipeline.errors import SeatrialError
+from pipeline.evaluation import importers, versions
+from pipeline.evaluation.items import is_week
+from pipeline.stage import run_main, say
+
+
+def _import(given: argparse.Namespace) -> None:
+    result = importers.import_set(given.format, given.file, given.out, given.week)
+    for line in result.lines():
+        say(f"{given.file}: {line}")
+    print(f"{given.out}: {len(result.items)} items, version 1.0.0; set `evaluation.evalset` to use it")
+
+
+def _diff(given: argparse.Namespace) -> None:
+    with versions.opened(given.before) as a, versions.opened(given.after) as b:
+        print("\n".join(versions.diff(a.items, b.items).lines()))
+        print(f"{a.manifest.name} {a.manifest.version} -> {b.manifest.name} {b.manifest.version}")
+
+
+def _record(given: argparse.Namespace) -> None:
+    manifest = versions.read_manifest(given.folder)
+    if manifest is None:
+        raise SeatrialError(f"{given.folder / 'manifest.yaml'} not found; expected the folder of an evalset")
+    version = versions.next_version(str(manifest["version"]), given.size)
+    versions.record(given.folder, version, given.week, given.what)
+    print(f"{given.folder}: recorded version {version}")
+
+
+def _week(text: str) -> str:
+    if not is_week(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not an ISO week such as 2026-W49")
+    return text
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """
+    Raises:
+        SeatrialError: see the functions behind the subcommands.
+    """
+    parser = argparse.ArgumentParser(
+        "seatrial evalset", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    def command(name: str, run: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=text, description=text)
+        made.set_defaults(run=run)
+        return made
+
+    c = command("import", _import, "A file of a public form becomes an evalset of its own.")
+    c.add_argument("--format", required=True, choices=importers.FORMS, help=_forms())
+    c.add_argument("file", type=Path)
+    c.add_argument("--out", type=Path, required=True, help="folder to make; its name is that of the set")
+    c.add_argument("--week", type=_week, required=True, help="ISO week in which the items come in")
+    c = command("diff", _diff, "Items in, out and changed between two contents, and the size of the version due.")
+    c.add_argument("before", help="a folder, or REVISION:FOLDER of the git repository")
+    c.add_argument("after")
+    c = command("record", _record, "The present items become a version, with an entry in the changelog.")
+    c.add_argument("folder", type=Path)
+    c.add_argument("--size", required=True, choices=("major", "minor", "patch"), help="`diff` says which is due")
+    c.add_argument("--week", type=_week, required=True, help="ISO week of the version")
+    c.add_argument("--what", required=True, help="what changed, in a sentence")
+    given = parser.parse_args(argv)
+    given.run(given)
+
+
+def _forms() -> str:
+    return "; ".join(f"{name}: {form.what}" for name, form in importers.FORMS.items())
+
+
+if __name__ == "__main__":
+    run_main(main)
