@@ -30,6 +30,7 @@ _STAGES = {
     "evalset": ("pipeline.evaluation.sets", "Import, compare and version regression sets."),
     "evaluate": ("pipeline.evaluation", "Stage: the regression set against a booted or running server."),
     "loadtest": ("pipeline.load", "Stage: staged load through Locust against a booted or running server."),
+    "ab": ("pipeline.ab", "Two builds in interleaved rounds on this machine: ship, hold or undecided."),
     "gate": ("pipeline.gate", "Stage: judge all tiers, write reports/verdict.json."),
     "scorecard": ("pipeline.report", "Stage: write reports/scorecard.html, metrics and plots."),
 }
@@ -57,7 +58,7 @@ for _name, (_target, _help) in _STAGES.items():
 @app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     epilog="Further options go to the server as they are, for instance --log-dir, --api-key-file, --reference-dir, "
-    "--grace-s: python -m engine.server --help.",
+    "--grace-s, --seam: python -m engine.server --help.",
 )
 def serve(
     ctx: typer.Context,

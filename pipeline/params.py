@@ -36,6 +36,20 @@ class LoadParams(_Strict):
     seed: int = 20261129
 
 
+class AbParams(_Strict):
+    """``seatrial ab``: two builds in interleaved rounds."""
+
+    profile: str = "ab"
+    budget_minutes: float = Field(20, gt=0, description="after which no further pair of rounds begins")
+    looks: int = Field(3, ge=1, le=10, description="at the figures, evenly over the budget; they share the error")
+    confidence: float = Field(0.95, gt=0.5, lt=1, description="one-sided, over all looks together")
+    margin_percent: float = Field(5, gt=0, lt=100, description="the largest loss that ships")
+    blocking: dict[str, list[str]] = Field(
+        {"prefill": ["ttft-p50", "ttft-p95"], "decode": ["itl-p50", "itl-p95"]},
+        description="figures of each stage that hold or ship; the others are reported",
+    )
+
+
 class ReleaseParams(_Strict):
     candidate: str
     reference: str
@@ -49,6 +63,7 @@ class Params(_Strict):
     evaluation: EvaluationParams
     load: LoadParams
     gate: dict[str, Any] = Field(description="read by pipeline.gate.policy")
+    ab: AbParams = AbParams()
     release: ReleaseParams
 
     @model_validator(mode="after")

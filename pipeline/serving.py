@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,21 +56,37 @@ class Server:
 
 @contextmanager
 def bundled_server(
-    artifact: Path, config: EngineConfig, log: Path, *, model: str | None = None, start_timeout_s: float = 180
+    artifact: Path,
+    config: EngineConfig | dict[str, Any],
+    log: Path,
+    *,
+    model: str | None = None,
+    start_timeout_s: float = 180,
+    options: Sequence[str] = (),
+    root: Path | None = None,
+    python: Path | str = sys.executable,
 ) -> Iterator[Server]:
     """Boots ``artifact`` on a free port of the loopback interface and shuts it down at the end.
+
+    Args:
+        config: settings; a plain mapping for an engine of another revision, whose settings are its own.
+        options: further options of ``python -m engine.server``.
+        root: the source tree whose ``engine`` is started, by ``python``; default: this one, by this interpreter.
 
     Raises:
         SeatrialError: it did not come up; with the end of its log.
     """
     model = model or artifact.name
     log.parent.mkdir(parents=True, exist_ok=True)
+    settings = config.model_dump_json() if isinstance(config, EngineConfig) else json.dumps(config)
     command = [
-        sys.executable, "-m", "engine.server", "--artifact", str(artifact), "--host", "127.0.0.1", "--port", "0",
-        "--served-model-name", model, "--config-json", config.model_dump_json(), "--exit-with-stdin",
+        str(python), "-m", "engine.server", "--artifact", str(artifact.absolute()), "--host", "127.0.0.1",
+        "--port", "0", "--served-model-name", model, "--config-json", settings, "--exit-with-stdin", *options,
     ]  # fmt: skip
-    with log.open("w", encoding="utf-8") as err:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, text=True)
+    with log.open("w", encoding="utf-8") as err:  # python -m looks for the engine in the working directory first
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, text=True, cwd=root
+        )
     try:
         yield Server(process, f"http://127.0.0.1:{_wait_ready(process, model, log, start_timeout_s)}", model, log)
     finally:

@@ -1,0 +1,147 @@
+"""The whole comparison: rounds until the figures decide or the budget is used up, and what came of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from loadtests.workload import Profile, workload_digest
+from pipeline.ab.decide import LEAST_PAIRS, Look, look_at, pairs_in, plan_looks, resolved_in, whole_pairs
+from pipeline.ab.rounds import Round, Which, base_first, run_round
+from pipeline.ab.sides import Side
+from pipeline.gate.statistics.looks import LookPlan
+from pipeline.load.measure import read_profile
+from pipeline.params import AbParams
+from pipeline.provenance import this_machine, utc_now
+from pipeline.stage import Stage
+
+IDENTITIES = ("model", "engine", "quantisation")
+FEWEST = 2  # pairs from which there is an interval at all
+RunRound = Callable[[Side, Which, int, Profile, str, int, Path], Round]
+
+
+def compare_builds(
+    base: Side, candidate: Side, params: AbParams, seed: int, out: Path, s: Stage,
+    *, round_: RunRound = run_round, clock: Callable[[], float] = time.monotonic,
+) -> dict[str, Any]:  # fmt: skip
+    """Runs pairs of rounds, looks as planned, and returns the content of ab.json.
+
+    The number of looks is fixed once the first pair has shown how long one takes; only the clock can end the
+    comparison before the last of them, never a figure that nearly suits.
+
+    Raises:
+        SeatrialError: a server does not come up or dies, or the load client fails.
+    """
+    profile = read_profile(params.profile)
+    stages = [x.name for x in profile.stages]
+    budget_s, began, as_of = params.budget_minutes * 60, clock(), utc_now()
+    rounds: list[Round] = []
+    counts: list[int] = []
+    looks: list[Look] = []
+    plan: LookPlan | None = None
+    pair_s, pair = 0.0, 0
+    while True:
+        order: tuple[Which, Which] = ("base", "candidate") if base_first(pair) else ("candidate", "base")
+        for which in order:
+            side = base if which == "base" else candidate
+            folder = out / f"{pair:02d}-{which}"
+            rounds.append(round_(side, which, pair, profile, params.profile, seed + pair, folder))
+        pair += 1
+        pair_s = (clock() - began) / pair
+        plan = plan or plan_looks(pairs_in(budget_s, pair_s), params)
+        last = clock() - began + pair_s > budget_s
+        whole = len(whole_pairs(rounds))
+        s.say(_progress(rounds[-2:], whole, plan, pair_s))
+        due = whole >= plan.at[len(counts)] or (last and whole >= FEWEST)
+        if due:
+            counts.append(whole)
+            final = last or len(counts) == len(plan.at)
+            looks.append(look_at(rounds, stages, params, plan, counts, final=final))
+            s.say(f"look {len(looks)} of {len(plan.at)}, {whole} pairs: {looks[-1].verdict}: {looks[-1].reason}")
+            if final or looks[-1].verdict != "undecided":
+                break
+        elif last:
+            break
+    verdict, reason = _outcome(looks, whole, params)
+    return {
+        "schema_version": 1,
+        "as_of": as_of,
+        "verdict": verdict,
+        "reason": reason,
+        "base": base.describe(),
+        "candidate": candidate.describe(),
+        "what_differs": what_differs(base, candidate),
+        "machine": this_machine().model_dump(),
+        "profile": profile.name,
+        "workload_digest": workload_digest(profile, seed),
+        "seed": seed,
+        "policy": params.model_dump(mode="json"),
+        "looks": {
+            "planned_pairs": list(plan.at),
+            "spending": plan.spending,
+            "taken": [{"pairs": x.pairs, "verdict": x.verdict, "reason": x.reason} for x in looks],
+        },
+        "minutes": round((clock() - began) / 60, 2),
+        "pair_s": round(pair_s, 2),
+        "void_pairs": pair - whole,
+        "estimates": _estimates(looks[-1], rounds, params) if looks else [],
+        "resolves": resolved_in(looks[-1], pair_s, params.confidence) if looks else {},
+        "rounds": [r.as_json() for r in rounds],
+    }
+
+
+def what_differs(base: Side, candidate: Side) -> list[str]:
+    """Which identities differ; more than one, and a difference cannot be attributed to either."""
+    return [
+        name
+        for name, a, b in zip(IDENTITIES, base.identities, candidate.identities, strict=True)
+        if a.digest != b.digest
+    ]
+
+
+def _outcome(looks: list[Look], whole: int, params: AbParams) -> tuple[str, str]:
+    if looks:
+        return looks[-1].verdict, looks[-1].reason
+    return "undecided", (
+        f"{whole} whole pairs of rounds in {params.budget_minutes:g} minutes; an interval needs {FEWEST}, a decision "
+        f"rarely fewer than {LEAST_PAIRS}: a longer budget, or a quieter machine if rounds were void"
+    )
+
+
+def _progress(pair: list[Round], whole: int, plan: LookPlan, pair_s: float) -> str:
+    void = next((f"; void: {r.side}: {r.void}" for r in pair if r.void), "")
+    failed = sum(r.failed for r in pair)
+    more = f"; {failed} requests failed" if failed else ""
+    return f"{whole} of at most {plan.at[-1]} pairs, {pair_s:.0f} s each{more}{void}"
+
+
+def _estimates(look: Look, rounds: list[Round], params: AbParams) -> list[dict[str, Any]]:
+    """One row a figure: the ratio candidate/base (base/candidate for a throughput, so that above 1 is always worse)."""
+    pairs = whole_pairs(rounds)
+    out = []
+    for (stage, figure), c in look.compared.items():
+        r = c.ratio
+        row: dict[str, Any] = {
+            "stage": stage,
+            "figure": figure,
+            "blocking": figure in params.blocking.get(stage, []),
+            "outcome": c.outcome,
+            "why": c.why,
+            "ratio": r and r.ratio,
+            "interval": r and [r.low, r.high],
+            "confidence": 1 - c.level,
+            "p_worse": c.p_worse,
+            "pairs": look.pairs,
+            "pairs_needed": c.pairs_needed,
+        }
+        for side, of in enumerate(("base", "candidate")):
+            values = sorted(v for p in pairs if (v := p[side].figures.get((stage, figure))) is not None)
+            row[of] = values[len(values) // 2] if values and values[-1] < float("inf") else None
+        out.append(row)
+    out += [
+        {"stage": stage, "figure": figure, "blocking": False, "outcome": "undecided", "why": why, "ratio": None}
+        for (stage, figure), why in look.absent.items()
+    ]
+    return out

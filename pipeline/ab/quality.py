@@ -1,0 +1,79 @@
+"""Greedy answers of both sides to the same items: which changed, and which of those turned right or wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from scipy import stats
+
+from pipeline.ab.sides import Side
+from pipeline.evaluation.cache import open_cache
+from pipeline.evaluation.items import EVALSETS, Item, load_evalset
+from pipeline.evaluation.run import Judged, answer_all, judge_all, select
+from pipeline.evaluation.target import Target
+from pipeline.params import Params
+from pipeline.stage import Stage
+
+SHOWN = 10
+
+
+def compare_answers(
+    base: Side, candidate: Side, params: Params, per_scenario: int | None, logs: Path, s: Stage
+) -> dict[str, Any]:
+    """Asks both sides the current evalset, one after the other.
+
+    Args:
+        per_scenario: the first so many items of each scenario; None: all.
+
+    Raises:
+        SeatrialError: a server that does not come up, dies or answers nonsense.
+    """
+    evalset = load_evalset(EVALSETS / params.evaluation.evalset)
+    items = select(evalset.items, per_scenario)
+    a, b = (
+        _judged(side, items, params.evaluation.concurrency, logs / f"quality-{name}.log", s, name)
+        for name, side in (("base", base), ("candidate", candidate))
+    )
+    return compared(a, b) | {"evalset": evalset.identity.name}
+
+
+def compared(base: list[Judged], candidate: list[Judged]) -> dict[str, Any]:
+    """Of the same items in the same order. ``mcnemar_p``: two-sided and exact, on the items that turned."""
+    changed, lost, gained = [], [], []
+    for a, b in zip(base, candidate, strict=True):
+        item = a.answered.item.id
+        if _said(a) != _said(b):
+            changed.append(item)
+        if a.grade.correct and not b.grade.correct:
+            lost.append(item)
+        if b.grade.correct and not a.grade.correct:
+            gained.append(item)
+    turned = len(lost) + len(gained)
+    p = float(stats.binomtest(len(lost), turned, 0.5).pvalue) if turned else 1.0
+    return {
+        "items": len(base),
+        "answers_changed": len(changed),
+        "lost": len(lost),
+        "gained": len(gained),
+        "mcnemar_p": p,
+        "examples": {"changed": changed[:SHOWN], "lost": lost[:SHOWN], "gained": gained[:SHOWN]},
+    }
+
+
+def _said(j: Judged) -> Any:
+    """What was answered, to the last byte; of scored choices their log-probabilities."""
+    reply = j.answered.reply
+    return None if reply is None else (reply.text, reply.finish_reason, reply.choice_logprobs)
+
+
+def _judged(side: Side, items: list[Item], concurrency: int, log: Path, s: Stage, name: str) -> list[Judged]:
+    model, engine, quantisation = side.identities
+    with side.open(log) as target:
+        health = None if target.server is None else f"{target.base_url}/health"
+        who = Target(
+            target.base_url, target.model, model, engine, quantisation, side.settings, {}, None, target.check, health
+        )
+        with open_cache(None) as cache, s.progress(len(items), f"items of the {name}") as bar:
+            answered = answer_all(items, who, cache, concurrency, bar.advance)
+    return judge_all(answered, lambda: None)

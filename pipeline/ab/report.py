@@ -1,0 +1,73 @@
+"""ab.json as Markdown, for a pull request's comment or a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+EXIT_CODES = {"ship": 0, "hold": 1, "undecided": 2}
+UNITS = {"throughput": "tokens/s"}
+
+
+def markdown(value: dict[str, Any]) -> str:
+    """The verdict first, then one row a figure; above 1 is worse, for throughput too."""
+    lines = [
+        f"**{value['verdict'].upper()}**: {value['reason']}",
+        "",
+        _side("base", value["base"]),
+        _side("candidate", value["candidate"]),
+        f"- {_differs(value['what_differs'])}",
+        f"- {value['minutes']:.1f} minutes, {len(value['rounds'])} rounds ({value['void_pairs']} pairs void), profile "
+        f"{value['profile']}, seed {value['seed']}, margin {value['policy']['margin_percent']:g} %",
+        "",
+        "| stage | figure | base | candidate | times worse | interval | outcome |",
+        "| --- | --- | ---: | ---: | ---: | --- | --- |",
+    ]
+    lines += [_row(e) for e in value["estimates"] if e["ratio"] is not None]
+    if missing := [e for e in value["estimates"] if e["ratio"] is None]:
+        lines += ["", "Not compared: " + "; ".join(f"{e['stage']} {e['figure']}: {e['why']}" for e in missing) + "."]
+    if told := _resolves(value):
+        lines += ["", told]
+    if quality := value.get("quality"):
+        lines += [
+            "",
+            f"Quality ({quality['evalset']}, {quality['items']} items): {quality['answers_changed']} answers changed, "
+            f"{quality['lost']} turned wrong, {quality['gained']} right (McNemar p = {quality['mcnemar_p']:.2g}).",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _side(role: str, side: dict[str, Any]) -> str:
+    commit = f" at {side['commit'][:12]}" if side["commit"] else ""
+    return f"- {role}: `{side['given']}`{commit}: engine {side['engine']['name']}, {side['quantisation']['name']}"
+
+
+def _differs(names: list[str]) -> str:
+    if not names:
+        return "both sides are the same build"
+    if len(names) == 1:
+        return f"they differ in {names[0]}"
+    return f"confounded: {', '.join(names)} differ at once, so a difference cannot be attributed"
+
+
+def _row(e: dict[str, Any]) -> str:
+    unit = UNITS.get(e["figure"], "ms")
+    a, b = ("" if e.get(k) is None else f"{e[k]:.1f} {unit}" for k in ("base", "candidate"))
+    role = "" if e["blocking"] else " (reported)"
+    low, high = e["interval"]
+    interval = f"{low:.3f} to {high:.3f}"
+    return f"| {e['stage']} | {e['figure']} | {a} | {b} | {e['ratio']:.3f} | {interval} | {e['outcome']}{role} |"
+
+
+def _resolves(value: dict[str, Any]) -> str | None:
+    """Of the blocking figures the one that the machine resolves worst."""
+    names = [f"{e['stage']}/{e['figure']}" for e in value["estimates"] if e["blocking"]]
+    known = {n: value["resolves"][n] for n in names if n in value["resolves"]}
+    if not known:
+        return None
+    worst = max(known, key=lambda n: known[n]["half_width_percent"])
+    after = known[worst]["resolves_percent_after_minutes"]
+    times = ", ".join(f"{p:.1f} % after {m} minutes" for m, p in after.items() if p is not None)
+    return (
+        f"This machine: half-width {known[worst]['half_width_percent']:.1f} % at most ({worst}); at this spread a "
+        f"slowdown is told from none, with 80 % power, from {times}."
+    )

@@ -1,0 +1,115 @@
+"""One round: a fresh boot, warm-up, a slice of seeded traffic, and its figures from the raw records.
+
+Rounds come in pairs, A B then B A, and both of a pair get the same prompts; the next pair gets others. One server is
+alive at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from loadtests.output import read_run
+from loadtests.quantiles import min_samples, nearest_rank
+from loadtests.workload import Profile
+from pipeline.ab.sides import Side
+from pipeline.load.measure import measure
+from pipeline.load.summary import QUANTILES, measured, stage_latencies
+from pipeline.stage import Progress, Stage
+
+Which = Literal["base", "candidate"]
+METRICS = ("ttft", "itl")
+THROUGHPUT = "throughput"
+FIGURES = (*(f"{m}-{q}" for m in METRICS for q in QUANTILES), THROUGHPUT)
+
+
+def base_first(pair: int) -> bool:
+    """A B B A: the base is first in every other pair, from the first on."""
+    return pair % 2 == 0
+
+
+@dataclass(frozen=True)
+class Round:
+    """``figures``: by (stage, figure), latencies in ms (+inf: so many requests failed that the quantile is one of
+    them), throughput in output tokens a second; None: too few samples. ``void``: why the round counts for nothing.
+    """
+
+    side: Which
+    pair: int
+    seed: int
+    wall_s: float
+    figures: dict[tuple[str, str], float | None]
+    requests: int
+    failed: int
+    void: str | None
+
+    def as_json(self) -> dict[str, Any]:
+        stages: dict[str, dict[str, Any]] = {}
+        for (stage, figure), value in self.figures.items():
+            stages.setdefault(stage, {})[figure] = value if value is None or math.isfinite(value) else "failed"
+        return {
+            "side": self.side, "pair": self.pair, "seed": self.seed, "wall_s": round(self.wall_s, 2),
+            "requests": self.requests, "failed": self.failed, "void": self.void, "stages": stages,
+        }  # fmt: skip
+
+
+class _Quiet(Stage):
+    """A round says nothing of its own: the comparison says how far it is."""
+
+    def say(self, text: str) -> None:
+        pass
+
+    @contextmanager
+    def progress(self, total: int, what: str = "") -> Iterator[Progress]:
+        yield Progress("", 0)
+
+
+def run_round(side: Side, which: Which, pair: int, profile: Profile, profile_name: str, seed: int, out: Path) -> Round:
+    """Boots the side, sends the slice, ends it; the records stay in ``out``.
+
+    Raises:
+        SeatrialError: the server does not come up or dies, or the load client fails.
+    """
+    began = time.monotonic()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    logs = [out.parent / f"{out.name}.{what}.log" for what in ("server", "locust")]
+    with side.open(logs[0]) as target:
+        load = measure(_Quiet("ab", out.name), target, profile_name, seed, out, logs[1])
+    client = load["client"]
+    records, _ = read_run(out)
+    rows = measured(records)
+    return Round(
+        side=which,
+        pair=pair,
+        seed=seed,
+        wall_s=time.monotonic() - began,
+        figures=figures_of(records, load, [s.name for s in profile.stages]),
+        requests=rows.height,
+        failed=rows.filter(rows["status"] != "ok").height,
+        void=(client["void_reason"] or "the client was not healthy") if client["void"] else None,
+    )
+
+
+def figures_of(records: Any, load: dict[str, Any], stages: list[str]) -> dict[tuple[str, str], float | None]:
+    """Quantiles of each stage's raw samples by nearest rank, and its throughput.
+
+    Args:
+        records: ``records.parquet`` as a polars DataFrame.
+        load: ``load.json``, for the rates.
+    """
+    out: dict[tuple[str, str], float | None] = {}
+    for stage in stages:
+        samples = stage_latencies(records, stage)
+        for metric in METRICS:
+            values = sorted(getattr(samples, f"{metric}_ms"))
+            for name, q in QUANTILES.items():
+                enough = len(values) >= min_samples(q)
+                out[stage, f"{metric}-{name}"] = nearest_rank(values, q) if enough else None
+        rate = load["stages"][stage]["output_tokens_per_s"]
+        out[stage, THROUGHPUT] = rate if rate > 0 else math.inf  # nothing came: no rate, as for any failure
+    return out

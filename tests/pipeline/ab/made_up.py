@@ -1,0 +1,62 @@
+"""Rounds of a machine with known noise and a candidate of known slowness."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadtests.workload import Profile
+from pipeline.ab.rounds import FIGURES, THROUGHPUT, Round, Which
+from pipeline.ab.sides import Side
+from tests.pipeline.gate.factory import header
+
+STAGES = ("prefill", "decode")
+
+
+def side(given: str, **names: str) -> Side:
+    h = header("int8", "w", **names)
+    from engine.artifact import Named
+
+    identities = tuple(Named.model_validate(h[k]) for k in ("model", "engine", "quantisation"))
+    return Side(given, "artifact", identities, {})  # type: ignore[arg-type]
+
+
+class Machine:
+    """Each round takes ``round_s``; ``slower``: {(stage, metric): factor} of the candidate."""
+
+    def __init__(self, slower: dict[tuple[str, str], float], noise: float = 0.01, round_s: float = 20.0) -> None:
+        self.slower, self.noise, self.round_s = slower, noise, round_s
+        self.now_s = 0.0
+        self.rng = np.random.default_rng(3)
+        self.void: set[int] = set()
+        self.failing: Which | None = None
+        self.order: list[tuple[int, str, int]] = []
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def round(
+        self, side: Side, which: Which, pair: int, profile: Profile, profile_name: str, seed: int, out: Path
+    ) -> Round:
+        self.now_s += self.round_s
+        self.order.append((pair, which, seed))
+        figures: dict[tuple[str, str], float | None] = {}
+        drift = 1 + 0.02 * math.sin(pair)
+        for stage in STAGES:
+            for figure in FIGURES:
+                metric = figure.partition("-")[0]
+                factor = self.slower.get((stage, metric), 1.0) if which == "candidate" else 1.0
+                value = 100 * drift * factor * float(np.exp(self.rng.normal(0, self.noise)))
+                figures[stage, figure] = 1e4 / value if figure == THROUGHPUT else value
+            figures[stage, "ttft-p99"] = None
+            if self.failing == which:
+                figures[stage, "ttft-p95"] = math.inf
+        return Round(which, pair, seed, self.round_s, figures, 50, 0, "lag" if pair in self.void else None)
+
+
+def figure_of(value: dict[str, Any], stage: str, figure: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(e for e in value["estimates"] if (e["stage"], e["figure"]) == (stage, figure))
+    return found

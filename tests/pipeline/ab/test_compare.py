@@ -1,0 +1,125 @@
+"""The comparison on a machine with known truth: what it decides, when it stops, what it reports."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.ab.compare import compare_builds
+from pipeline.ab.report import EXIT_CODES, markdown
+from pipeline.params import AbParams
+from pipeline.stage import Stage
+from tests.pipeline.ab.made_up import Machine, figure_of, side
+
+PREFILL = {("prefill", "ttft"): 1.10}
+DECODE = {("decode", "itl"): 1.10}
+
+
+def compared(machine: Machine, tmp_path: Path, minutes: float = 10, **changes: Any) -> dict[str, Any]:
+    params = AbParams(budget_minutes=minutes, **changes)
+    value = compare_builds(
+        side("a"), side("b"), params, 7, tmp_path, Stage("ab", None), round_=machine.round, clock=machine.clock
+    )
+    json.dumps(value, allow_nan=False)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("slower", "verdict", "words"),
+    [
+        ({}, "ship", "4 blocking figures are inside the margin"),
+        (PREFILL, "hold", "TTFT of prefill is worse by more than 5.0%"),
+        (DECODE, "hold", "ITL of decode is worse by more than 5.0%"),
+        ({("decode", "ttft"): 2.0}, "ship", "inside the margin"),  # reported, not blocking
+    ],
+)
+def test_ten_percent_is_held_and_nothing_else(
+    slower: dict[tuple[str, str], float], verdict: str, words: str, tmp_path: Path
+) -> None:
+    value = compared(Machine(slower), tmp_path)
+    assert value["verdict"] == verdict, value["reason"]
+    assert words in value["reason"]
+    for (stage, metric), factor in slower.items():
+        e = figure_of(value, stage, f"{metric}-p50")
+        low, high = e["interval"]
+        assert low < factor < high
+        assert e["ratio"] == pytest.approx(factor, rel=0.02)
+    assert f"**{verdict.upper()}**" in markdown(value)
+    assert set(EXIT_CODES) >= {verdict}
+
+
+def test_rounds_alternate_and_both_of_a_pair_get_the_same_prompts(tmp_path: Path) -> None:
+    machine = Machine({}, noise=0.2)
+    compared(machine, tmp_path, minutes=4)
+    assert [w[0] for _, w, _ in machine.order[:8]] == list("bccbbccb")
+    assert [s for _, _, s in machine.order[:6]] == [7, 7, 8, 8, 9, 9]
+
+
+def test_it_asks_for_more_until_the_budget_is_used_up(tmp_path: Path) -> None:
+    value = compared(Machine({}, noise=0.15), tmp_path, minutes=10)
+    assert value["verdict"] == "undecided"
+    assert "pairs of rounds would settle it" in value["reason"]
+    assert [x["pairs"] for x in value["looks"]["taken"]] == value["looks"]["planned_pairs"] == [5, 10, 15]
+    assert value["minutes"] <= 10
+    after = value["resolves"]["prefill/ttft-p50"]["resolves_percent_after_minutes"]
+    assert after["5"] > after["10"] > after["20"] > 5
+
+
+def test_a_clear_answer_needs_no_further_look(tmp_path: Path) -> None:
+    value = compared(Machine({}, noise=0.002), tmp_path)
+    assert len(value["looks"]["taken"]) == 1
+    assert len(value["rounds"]) == 10
+
+
+def test_a_void_round_takes_its_pair_with_it(tmp_path: Path) -> None:
+    machine = Machine({})
+    machine.void = {1, 3}
+    value = compared(machine, tmp_path)
+    assert value["void_pairs"] == 2
+    assert value["verdict"] == "ship"
+    assert len(value["rounds"]) == 14  # two pairs more for the first look
+    machine = Machine({})
+    machine.void = set(range(99))
+    value = compared(machine, tmp_path)
+    assert value["verdict"] == "undecided"
+    assert "0 whole pairs of rounds" in value["reason"]
+
+
+def test_failures_of_the_candidate_alone_hold_and_of_the_base_decide_nothing(tmp_path: Path) -> None:
+    machine = Machine({})
+    machine.failing = "candidate"
+    value = compared(machine, tmp_path)
+    assert value["verdict"] == "hold"
+    assert "the candidate has no figure" in value["reason"]
+    machine = Machine({})
+    machine.failing = "base"
+    assert compared(machine, tmp_path)["verdict"] == "undecided"
+
+
+def test_a_figure_without_samples_is_named_and_never_passes(tmp_path: Path) -> None:
+    value = compared(Machine({}), tmp_path, blocking={"prefill": ["ttft-p99"]})
+    assert value["verdict"] == "undecided"
+    assert "P99 TTFT of prefill has too few samples" in value["reason"]
+    assert figure_of(value, "prefill", "ttft-p99")["ratio"] is None
+    assert "Not compared: prefill ttft-p99" in markdown(value)
+
+
+def test_throughput_is_worse_when_it_falls_and_pooled_lies_between_the_stages(tmp_path: Path) -> None:
+    slower = {("prefill", "throughput"): 1.2, ("decode", "itl"): 1.04}
+    value = compared(Machine(slower, noise=0.002), tmp_path)
+    assert figure_of(value, "prefill", "throughput")["ratio"] == pytest.approx(1.2, rel=0.02)
+    assert figure_of(value, "pooled", "throughput")["ratio"] == pytest.approx(1.2**0.5, rel=0.02)
+    assert figure_of(value, "pooled", "itl-p50")["ratio"] == pytest.approx(1.04**0.5, rel=0.01)
+
+
+def test_more_than_one_identity_is_confounded(tmp_path: Path) -> None:
+    machine, params = Machine({}), AbParams(budget_minutes=10)
+    one, two = side("a"), side("b", engine="e!2", quantisation="int8!2")
+    value = compare_builds(
+        one, two, params, 7, tmp_path, Stage("ab", None), round_=machine.round, clock=machine.clock
+    )  # fmt: skip
+    assert value["what_differs"] == ["engine", "quantisation"]
+    assert "confounded: engine, quantisation differ at once" in markdown(value)
