@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
-from loadtests.distributions import Strict
+from loadtests.distributions import Strict, checked_sha256, read_files
 
 
 class Closed(Strict):
@@ -94,6 +94,63 @@ class Open(OpenLoop):
     def points(self) -> list[tuple[float, float]]:
         """The rate as points (at_s, per_s), the first at 0."""
         return [(0.0, self.rate_per_s)] if self.rates is None and self.rate_per_s else list(self.rates or [])
+
+
+class Replay(OpenLoop):
+    """Arrivals, lengths and shared prefixes of a recorded trace (``loadtests.replay.formats`` says which forms).
+
+    ``file`` is relative to the profile's folder; a pattern names all segments of a request log. ``sha256`` is filled in
+    when it is read; written in the profile it is checked.
+
+    Time: the trace from ``from_s`` on, ``rate_factor`` times as fast, or so that its mean rate becomes ``rate_per_s``.
+    Traces whose times are rounded get each arrival ``spread_s`` later at most, by a seeded draw that keeps their order
+    and does not reach the next recorded time.
+
+    Length: tokens times ``length_factor``, outputs times ``output_factor`` if that is given. Without ``length_factor``
+    it is the largest, up to 1, with which ``fit_share`` of the requests fit ``context_tokens`` less ``reserve_tokens``
+    (the chat template's own, and where words are more than one token). A request that is still ``longer`` is cut (its
+    output to half the room, its prompt from the end to what is left) or dropped.
+    """
+
+    kind: Literal["replay"]
+    file: str
+    sha256: str | None = None
+    from_s: float = Field(0.0, ge=0, allow_inf_nan=False)
+    rate_factor: float | None = Field(None, gt=0, allow_inf_nan=False)
+    rate_per_s: float | None = Field(None, gt=0, allow_inf_nan=False)
+    spread_s: float | None = Field(None, gt=0, allow_inf_nan=False)
+    context_tokens: int = Field(ge=16)
+    reserve_tokens: int = Field(48, ge=0)
+    length_factor: float | None = Field(None, gt=0, allow_inf_nan=False)
+    output_factor: float | None = Field(None, gt=0, allow_inf_nan=False)
+    fit_share: float | None = Field(None, gt=0, le=1)
+    longer: Literal["cut", "drop"] = "cut"
+    block_tokens: int = Field(512, ge=1, description="tokens that one of the trace's block hashes stands for")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, value: object, info: ValidationInfo) -> object:
+        if isinstance(value, dict) and isinstance(value.get("file"), str):
+            parts = read_files(value["file"], info)
+            return value | {"sha256": checked_sha256(parts, value.get("sha256"), value["file"])}
+        return value
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if (self.rate_factor is None) == (self.rate_per_s is None):
+            raise ValueError("give either rate_factor (1: as recorded) or rate_per_s")
+        if (self.length_factor is None) == (self.fit_share is None):
+            raise ValueError("give either length_factor (1: as recorded) or fit_share (for instance 0.95)")
+        if self.reserve_tokens > self.context_tokens - 8:
+            raise ValueError(
+                f"reserve_tokens {self.reserve_tokens} leave less than 8 of context_tokens {self.context_tokens}"
+            )
+        return self
+
+    @property
+    def room_tokens(self) -> int:
+        """For a prompt and its output together."""
+        return self.context_tokens - self.reserve_tokens
 
 
 ClosedLoop = Closed | Walk | Steps

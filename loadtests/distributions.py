@@ -101,8 +101,8 @@ class Empirical(Strict):
     @classmethod
     def _read(cls, value: object, info: ValidationInfo) -> object:
         if isinstance(value, dict) and isinstance(value.get("file"), str):
-            data = read_data(value["file"], info)
-            return value | {"sha256": checked_sha256(data, value.get("sha256"), value["file"])}
+            parts = read_files(value["file"], info)
+            return value | {"sha256": checked_sha256(parts, value.get("sha256"), value["file"])}
         return value
 
     @model_validator(mode="after")
@@ -115,7 +115,7 @@ class Empirical(Strict):
                     raise ValueError(f"{key} goes with file; a histogram says itself what it holds")
             bins = [(b.min, b.max, b.weight) for b in sorted(self.histogram or [], key=lambda b: (b.min, b.max))]
         else:
-            found = read_lengths(self.file, read_data(self.file, info), self.column)
+            found = read_lengths(self.file, read_files(self.file, info)[0], self.column)
             scaled = sorted(max(1, round(n * (self.factor or 1))) for n in found)
             kept = [n for n in scaled if (self.min or 1) <= n <= (self.max or MOST_TOKENS)]
             if not kept:
@@ -227,27 +227,34 @@ def _normal_at(mean: float, sigma: float, low: float, high: float, p: float) -> 
     return normal.inv_cdf(min(max(below + p * (above - below), 1e-12), 1 - 1e-12))
 
 
-def read_data(file: str, info: ValidationInfo) -> bytes:
-    """The bytes of a file that a profile names, relative to the profile's folder (``context["folder"]``).
+def read_files(file: str, info: ValidationInfo) -> list[bytes]:
+    """The bytes of the file that a profile names, or of all that match the pattern, in order of their names.
+
+    The path is relative to the profile's folder, which whoever reads a profile gives as ``context={"folder": ...}``.
 
     Raises:
-        ValueError: it cannot be read.
+        ValueError: there is none, or it cannot be read.
     """
-    folder = (info.context or {}).get("folder", Path())
-    path = Path(folder) / file
+    path = Path((info.context or {}).get("folder", ".")) / file
+    paths = sorted(path.parent.glob(path.name)) if any(c in path.name for c in "*?[") else [path]
+    if not paths:
+        raise ValueError(f"no file matches {path}; the path is relative to the profile's folder")
     try:
-        return path.read_bytes()
+        return [p.read_bytes() for p in paths]
     except OSError as e:
-        raise ValueError(f"{path} cannot be read: {e.strerror}; the path is relative to the profile's folder") from e
+        raise ValueError(
+            f"{e.filename} cannot be read: {e.strerror}; paths are relative to the profile's folder"
+        ) from e
 
 
-def checked_sha256(data: bytes, expected: object, file: str) -> str:
-    """The digest of ``data``.
+def checked_sha256(parts: list[bytes], expected: object, file: str) -> str:
+    """The digest of a file; of several, that of their digests.
 
     Raises:
         ValueError: another one was expected.
     """
-    found = hashlib.sha256(data).hexdigest()
+    each = [hashlib.sha256(p).hexdigest() for p in parts]
+    found = each[0] if len(each) == 1 else hashlib.sha256("".join(each).encode()).hexdigest()
     if expected is not None and expected != found:
         raise ValueError(f"{file} has sha256 {found}, the profile says {expected}: another file, or a changed one")
     return found

@@ -273,6 +273,7 @@ class Driver:
                 "drained_s": run.drained_s,
                 "requests": sum(e.stage == run.spec.name for e in self.exchanges),
                 "users": [list(level) for level in run.loop.levels] if run.loop else None,
+                "replay": run.spec.replayed.scaling.model_dump(mode="json") if run.spec.replayed else None,
             }
             for run in self.stages
         ]

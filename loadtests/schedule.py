@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from loadtests.arrivals import Closed, Open, OpenLoop, Steps, Walk
+from loadtests.replay.scale import Planned
 from loadtests.workload import StageSpec
 
 
@@ -110,11 +111,19 @@ def open_arrivals(spec: StageSpec, seed: int) -> Iterator[float]:
     Raises:
         TypeError: the stage's arrivals are closed-loop.
     """
-    match spec.arrivals:
-        case Open() as arrivals:
-            return _at_rate(arrivals, random.Random(f"{seed}/{spec.name}/arrivals"), spec.length_s)
-        case _:
-            raise TypeError(f"stage {spec.name} has closed-loop arrivals: a request is due when a user is free")
+    rng = random.Random(f"{seed}/{spec.name}/arrivals")
+    if spec.replayed is not None:
+        return _as_recorded(spec.replayed.requests, rng)
+    if isinstance(spec.arrivals, Open):
+        return _at_rate(spec.arrivals, rng, spec.length_s)
+    raise TypeError(f"stage {spec.name} has closed-loop arrivals: a request is due when a user is free")
+
+
+def _as_recorded(requests: list[Planned], rng: random.Random) -> Iterator[float]:
+    """In the order of the trace; those of one recorded time are spread evenly at random."""
+    for due_s, together in itertools.groupby(requests, key=lambda r: r.due_s):
+        spreads = [r.spread_s for r in together]
+        yield from (due_s + share * s for share, s in zip(sorted(rng.random() for _ in spreads), spreads, strict=True))
 
 
 def _at_rate(arrivals: Open, rng: random.Random, end_s: float) -> Iterator[float]:

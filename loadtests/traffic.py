@@ -1,7 +1,7 @@
 """Prompts from a seed: the i-th request of a stage is the same in every run, whoever sends it and when.
 
-Text is made of plain words from the banks below, most of them one token in usual vocabularies, so a length in tokens
-is aimed at by counting words. What a prompt really came to is the server's to say (``usage``). Each request draws
+Text is made of plain words, most of them one token in usual vocabularies, so a length in tokens is aimed at by counting
+words. What a prompt really came to is the server's to say (``usage``). Each request draws
 from a generator of its own, keyed by seed, stage and index: no two share a beginning unless the profile asks for a
 shared system message, so the prefix cache is not warmed by accident.
 
@@ -16,47 +16,12 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from loadtests.distributions import Lengths, draw_length, seconds_at
+from loadtests.replay.scale import Planned
+from loadtests.words import ASK, KIND, PLACE, THING, WHO, about_tokens, pick, rng_of, story_of
 from loadtests.workload import StageSpec, SystemPrompts
 
 TRAFFIC_VERSION = 1
 _TEMPLATE_TOKENS = 8  # marks that a chat template puts around a message, about
-
-
-def _bank(words: str) -> tuple[str, ...]:
-    return tuple(words.split())
-
-
-_WHO = _bank(
-    "captain sailor farmer doctor teacher baker nurse painter writer pilot driver singer lawyer builder student "
-    "mother father brother sister uncle cousin friend neighbor stranger guest guard judge mayor clerk chief"
-)
-_THING = _bank(
-    "boat lamp rope chart letter book table window door key box bag coat hat map clock bell glass plate knife wheel "
-    "engine ladder basket candle mirror carpet hammer needle button bottle paper stone shell feather coin ring drum"
-)
-_KIND = _bank(
-    "old new small large red blue green white black heavy light broken clean dry wet cold warm bright dark quiet loud "
-    "long short wide thin round flat plain strange common rare cheap simple empty full sharp soft hard rough smooth"
-)
-_DID = _bank(
-    "found lost bought sold carried moved painted opened closed watched cleaned fixed dropped lifted held kept gave "
-    "took sent hid showed counted measured washed turned pulled pushed caught wanted needed"
-)
-_PLACE = _bank(
-    "harbor market garden kitchen school station church bridge river forest mountain valley island beach village "
-    "street tower castle library museum theater hospital office factory farm field road corner cellar attic"
-)
-_WHEN = _bank("today yesterday later early often once twice again soon first last there alone together slowly quickly")
-_ASK = (
-    "Tell me what happened next",
-    "Say in a few words what this is about",
-    "Name the people in this story",
-    "Write the next line of this story",
-    "Which thing here is the oldest",
-    "Where did most of this happen",
-    "Give this story a short title",
-    "Explain why this could matter to them",
-)
 
 
 @dataclass(frozen=True)
@@ -94,52 +59,22 @@ class Conversation:
         self._said += [*prompt.messages, ("assistant", text)]
 
 
-def _rng(seed: int, *key: object) -> random.Random:
-    """A generator of its own for each key; seeding by text goes through sha512, the same on every platform."""
-    return random.Random("/".join(map(str, (seed, *key))))
-
-
-def _pick(rng: random.Random, bank: tuple[str, ...]) -> str:
-    return bank[int(rng.random() * len(bank))]
-
-
-def _sentence(rng: random.Random) -> list[str]:
-    words = ["the", _pick(rng, _KIND), _pick(rng, _WHO), _pick(rng, _DID)]
-    words += ["the", _pick(rng, _KIND), _pick(rng, _THING)]
-    if rng.random() < 0.7:
-        words += ["near", "the", _pick(rng, _PLACE)]
-    if rng.random() < 0.5:
-        words.append(_pick(rng, _WHEN))
-    return words
-
-
-def _story(rng: random.Random, tokens: int) -> str:
-    """Sentences of about ``tokens`` tokens in all, counting one for each word and each full stop."""
-    out: list[str] = []
-    left = tokens
-    while left > 1:
-        words = _sentence(rng)[: left - 1]
-        left -= len(words) + 1
-        out.append(" ".join(words).capitalize() + ".")
-    return " ".join(out)
-
-
 def _system(spec: StageSpec, seed: int, index: int) -> str | None:
     if spec.system == "none":
         return None
     if isinstance(spec.system, SystemPrompts):
-        which = _system_index(spec.system, _rng(seed, spec.name, "which system", index))
-        return None if which is None else _system_text(_rng(seed, spec.name, "system", which), spec.system, which)
-    rng = _rng(seed, spec.name, "system", *(() if spec.system == "shared" else (index,)))
+        which = _system_index(spec.system, rng_of(seed, spec.name, "which system", index))
+        return None if which is None else _system_text(rng_of(seed, spec.name, "system", which), spec.system, which)
+    rng = rng_of(seed, spec.name, "system", *(() if spec.system == "shared" else (index,)))
     head = _head(rng)
     if spec.system == "unique":
         return head + " Answer in plain words."
-    return head + " You read short stories and answer questions about them. " + _story(rng, 40)
+    return head + " You read short stories and answer questions about them. " + story_of(rng, 40)
 
 
 def _head(rng: random.Random) -> str:
     """Starts with drawn words, so that one that differs does so within its first block."""
-    head = [_pick(rng, bank) for bank in (_KIND, _THING, _PLACE, _WHO, _KIND, _THING)]
+    head = [pick(rng, bank) for bank in (KIND, THING, PLACE, WHO, KIND, THING)]
     return " ".join(head).capitalize() + "."
 
 
@@ -152,35 +87,54 @@ def _system_index(system: SystemPrompts, rng: random.Random) -> int | None:
 
 def _system_text(rng: random.Random, system: SystemPrompts, which: int) -> str:
     head = _head(rng)
-    return f"{head} {_story(rng, max(system.prompts[which].tokens - len(head.split()) - 1, 2))}"
+    return f"{head} {story_of(rng, max(system.prompts[which].tokens - len(head.split()) - 1, 2))}"
 
 
-def _turn(spec: StageSpec, lengths: Lengths, seed: int, index: int, turn: int) -> Prompt:
-    """One turn without its system message. Its user's ways are drawn apart: the text does not depend on them."""
+def _turn(spec: StageSpec, lengths: Lengths | None, seed: int, index: int, turn: int) -> Prompt:
+    """One turn without its system message."""
+    if lengths is None or spec.output_tokens is None:
+        raise TypeError(f"stage {spec.name} has no lengths of its own")  # a replay, which does not come here
     key = (spec.name, index) if turn == 0 else (spec.name, index, "turn", turn)
-    rng = _rng(seed, *key)
+    rng = rng_of(seed, *key)
     asked, max_tokens = draw_length(lengths, rng), draw_length(spec.output_tokens, rng)
-    question = _pick(rng, _ASK)
-    story = _story(rng, max(asked - len(question.split()) - 1, 2))
-    think_s, leave_after_s = 0.0, None
-    if spec.think is not None:
-        think_s = seconds_at(spec.think, _rng(seed, *key, "think").random())
-    if spec.abandon is not None:
-        ways = _rng(seed, *key, "abandon")
-        if ways.random() < spec.abandon.share:
-            leave_after_s = seconds_at(spec.abandon.patience, ways.random())
+    question = pick(rng, ASK)
+    story = story_of(rng, max(asked - len(question.split()) - 1, 2))
     return Prompt(
         messages=(("user", f"{story} {question}."),),
         max_tokens=max_tokens,
         session=None if spec.sessions is None else f"{spec.name}-{index}",
         turn=turn,
-        think_s=think_s,
-        leave_after_s=leave_after_s,
+        think_s=_think_s(spec, seed, *key),
+        leave_after_s=_leave_after_s(spec, seed, *key),
     )
+
+
+def _replayed(spec: StageSpec, requests: list[Planned], seed: int, index: int) -> Prompt:
+    _, _, prompt_tokens, output_tokens, blocks = requests[index]
+    if spec.blocks is not None:
+        text = spec.blocks.text(seed, blocks, prompt_tokens)
+    else:
+        text = story_of(rng_of(seed, spec.name, index), max(prompt_tokens, 2))
+    leave_after_s = _leave_after_s(spec, seed, spec.name, index)
+    return Prompt((("user", text),), output_tokens, leave_after_s=leave_after_s)
+
+
+def _think_s(spec: StageSpec, seed: int, *key: object) -> float:
+    """Drawn apart from the text, so that the one does not depend on the other; likewise patience."""
+    return 0.0 if spec.think is None else seconds_at(spec.think, rng_of(seed, *key, "think").random())
+
+
+def _leave_after_s(spec: StageSpec, seed: int, *key: object) -> float | None:
+    if spec.abandon is None:
+        return None
+    rng = rng_of(seed, *key, "abandon")
+    return seconds_at(spec.abandon.patience, rng.random()) if rng.random() < spec.abandon.share else None
 
 
 def prompt_of(spec: StageSpec, seed: int, index: int) -> Prompt:
     """The first request of arrival ``index`` of a stage; the only one where the stage has no sessions."""
+    if spec.replayed is not None:
+        return _replayed(spec, spec.replayed.requests, seed, index)
     prompt = _turn(spec, spec.prompt_tokens, seed, index, 0)
     system = _system(spec, seed, index)
     return replace(prompt, messages=(("system", system), *prompt.messages)) if system else prompt
@@ -191,7 +145,7 @@ def session_of(spec: StageSpec, seed: int, index: int) -> tuple[Prompt, ...]:
     turns = [prompt_of(spec, seed, index)]
     if spec.sessions is None:
         return tuple(turns)
-    going_on = _rng(seed, spec.name, index, "go on")
+    going_on = rng_of(seed, spec.name, index, "go on")
     lengths = spec.sessions.next_tokens or spec.prompt_tokens
     most = _most_tokens(turns[0])
     while len(turns) < spec.sessions.turns and going_on.random() < spec.sessions.go_on_share:
@@ -201,11 +155,6 @@ def session_of(spec: StageSpec, seed: int, index: int) -> tuple[Prompt, ...]:
             break
         turns.append(following)
     return tuple(turns)
-
-
-def about_tokens(text: str) -> int:
-    """Tokens that a text made here is aimed at: its words and its full stops."""
-    return len(text.split()) + text.count(".")
 
 
 def _most_tokens(prompt: Prompt) -> int:

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, model_validator
 
-from loadtests.arrivals import Closed, ClosedLoop, Open, OpenLoop, Steps, Walk
-from loadtests.distributions import Lengths, Strict, Times
+from loadtests.arrivals import Closed, ClosedLoop, Open, OpenLoop, Replay, Steps, Walk
+from loadtests.distributions import Lengths, Strict, Times, read_files
+from loadtests.replay.blocks import BlockWords
+from loadtests.replay.formats import read_trace
+from loadtests.replay.scale import Replayed, scale
 
 PROFILES = Path(__file__).resolve().parent / "profiles"
 SHORTEST_MINUTES = {"release": 30, "soak": 60}  # of the measured part of a stage, by kind of profile
@@ -26,7 +29,7 @@ class ProfileError(Exception):
     """A load profile that cannot be used: says what was found, what was expected, what to do."""
 
 
-Arrivals = Annotated[Closed | Walk | Steps | Open, Field(discriminator="kind")]
+Arrivals = Annotated[Closed | Walk | Steps | Open | Replay, Field(discriminator="kind")]
 
 
 class Output(Strict):
@@ -88,8 +91,10 @@ class StageSpec(Strict):
     warmup_s: float = Field(ge=0)
     duration_s: float = Field(gt=0, description="of the measured part, after warm-up")
     arrivals: Arrivals
-    prompt_tokens: Lengths = Field(description="of the user's message, about; what was really sent comes from usage")
-    output_tokens: Lengths
+    prompt_tokens: Lengths | None = Field(
+        None, description="of the user's message, about; what was really sent comes from usage. A replay has its own"
+    )
+    output_tokens: Lengths | None = None
     system: Literal["none", "shared", "unique"] | SystemPrompts = Field(
         "none",
         description="system message: none (the chat template's own, if any), one shared by all requests of the stage "
@@ -98,6 +103,8 @@ class StageSpec(Strict):
     sessions: Sessions | None = None
     think: Times | None = Field(None, description="a user's pause between an answer and the next request")
     abandon: Abandonment | None = None
+    _replayed: Replayed | None = PrivateAttr(None)
+    _blocks: BlockWords | None = PrivateAttr(None)
 
     @model_validator(mode="after")
     def _used(self) -> Self:
@@ -106,7 +113,36 @@ class StageSpec(Strict):
                 f"think has no meaning with {self.arrivals.kind} arrivals, which wait for nobody: use a closed loop, "
                 "or sessions"
             )
+        lengths = (self.prompt_tokens, self.output_tokens)
+        if isinstance(self.arrivals, Replay):
+            if any(lengths) or self.system != "none" or self.sessions:
+                raise ValueError(
+                    "a replay brings its own lengths and prefixes: leave out prompt_tokens, output_tokens, system and "
+                    "sessions"
+                )
+        elif not all(lengths):
+            raise ValueError("prompt_tokens and output_tokens are needed where no trace is replayed")
         return self
+
+    @model_validator(mode="after")
+    def _read_trace(self, info: ValidationInfo) -> Self:
+        if isinstance(self.arrivals, Replay):
+            file = self.arrivals.file
+            self._replayed = scale(read_trace(file, read_files(file, info)), self.arrivals, self.length_s)
+            if block_tokens := self._replayed.scaling.block_tokens:
+                hashes = (b for r in self._replayed.requests for b in r.blocks)
+                self._blocks = BlockWords(hashes, block_tokens)
+        return self
+
+    @property
+    def replayed(self) -> Replayed | None:
+        """The requests of the trace that this stage replays, and how they were scaled; None: it replays none."""
+        return self._replayed
+
+    @property
+    def blocks(self) -> BlockWords | None:
+        """The words of the trace's prefix blocks; None where it has none."""
+        return self._blocks
 
     @property
     def length_s(self) -> float:

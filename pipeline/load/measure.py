@@ -111,6 +111,9 @@ def measure(s: Stage, target: Target, profile_name: str, seed: int, final: Path,
         before = _figures(target)
         began_at = utc_now()
         s.say(f"profile {profile.name}, {len(profile.stages)} stages, about {profile.planned_s:.0f} s")
+        for spec in profile.stages:
+            for line in spec.replayed.scaling.lines() if spec.replayed else ():
+                s.say(f"{spec.name}: {line}")
         with s.progress(round(profile.planned_s), "seconds") as bar, Sampler(target.base_url, _pid(target)) as sampler:
             run_locust(
                 profile,

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
-from loadtests.workload import PROFILES, Profile, ProfileError, load_profile, workload_digest
+from loadtests.workload import PROFILES, Profile, ProfileError, StageSpec, load_profile, workload_digest
 
 STAGES = ["short_burst", "long_context", "mixed_random"]
 
@@ -32,6 +33,17 @@ def test_release_measures_half_an_hour_a_stage() -> None:
     profile = load_profile("release")
     assert profile.kind == "release"
     assert all(s.duration_s >= 1800 for s in profile.stages)
+
+
+def test_soak_measures_hours() -> None:
+    profile = load_profile("soak")
+    assert profile.kind == "soak"
+    assert profile.planned_s >= 4 * 3600
+
+
+def test_a_shorter_soak_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match="short_burst measures 1800 s; a soak profile measures at least 60 minutes"):
+        load_profile(write(tmp_path, raw("release") | {"kind": "soak"}))
 
 
 def test_a_shorter_release_is_refused(tmp_path: Path) -> None:
@@ -61,6 +73,11 @@ def test_unknown_or_wrong_keys_are_named(tmp_path: Path, change: dict[str, Any],
         ("arrivals", {"kind": "walk", "min": 4, "max": 4, "step": 1, "every_s": 1}, "use kind closed"),
         ("arrivals", {"kind": "sometimes"}, "sometimes"),
         ("arrivals", {"kind": "poisson", "rate_per_s": 0}, "rate_per_s"),
+        ("arrivals", {"kind": "replay", "file": "no.csv"}, "no.csv cannot be read: No such file"),
+        ("prompt_tokens", None, "needed where no trace is replayed"),
+        ("sessions", {"turns": 1, "context_tokens": 9}, "sessions.turns"),
+        ("abandon", {"share": 0, "patience": {"kind": "fixed", "s": 1}}, "abandon.share"),
+        ("system", {"share": 1, "prompts": []}, "prompts"),
         ("prompt_tokens", {"kind": "uniform", "min": 9, "max": 3}, "min is 9, above max 3"),
         ("output_tokens", {"kind": "lognormal", "median": 99, "sigma": 1, "min": 1, "max": 9}, "min <= median <= max"),
     ],
@@ -80,7 +97,7 @@ def test_stage_names_are_unique(tmp_path: Path) -> None:
 
 
 def test_no_such_profile_names_those_there_are() -> None:
-    with pytest.raises(ProfileError, match=r"'nope'.*ci, release, smoke"):
+    with pytest.raises(ProfileError, match=r"'nope'.*ci, release, smoke, soak"):
         load_profile("nope")
 
 
@@ -100,6 +117,32 @@ def test_the_digest_follows_what_changes_the_traffic() -> None:
     }
     assert len(digests) == 3
     assert workload_digest(Profile.model_validate(raw()), 1) == workload_digest(base, 1)
+
+
+def test_a_file_counts_by_its_content(tmp_path: Path) -> None:
+    def digest(file: str, text: str) -> str:
+        (tmp_path / file).write_text(text)
+        value = raw()
+        value["stages"][0]["prompt_tokens"] = {"kind": "empirical", "file": file}
+        return workload_digest(load_profile(write(tmp_path, value)), 1)
+
+    assert digest("a.txt", "5\n6\n") == digest("b.txt", "5\n6\n") != digest("a.txt", "5\n7\n")
+
+
+def test_what_is_left_out_does_not_count() -> None:
+    """A key that is new and not used leaves the identity of a profile as it was: ci's, until ci.yaml itself changes."""
+    assert workload_digest(load_profile("ci"), 20261129) == (
+        "aa5938b941ae29ae40178de4c45e49947f177fee2650bded06b36546ec4f7634"
+    )
+
+
+def test_users_think_only_where_somebody_waits() -> None:
+    value = raw()["stages"][0] | {"think": {"kind": "fixed", "s": 1}}
+    assert StageSpec.model_validate(value).think
+    value["arrivals"] = {"kind": "poisson", "rate_per_s": 1}
+    with pytest.raises(ValidationError, match="think has no meaning with poisson arrivals"):
+        StageSpec.model_validate(value)
+    assert StageSpec.model_validate(value | {"sessions": {"turns": 2, "context_tokens": 900}}).think
 
 
 def test_users_and_length() -> None:
