@@ -23,9 +23,14 @@ def write(tmp_path: Path, value: Any) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(p.stem for p in PROFILES.glob("*.yaml")))
-def test_shipped_profiles(name: str) -> None:
+def test_shipped_profiles_bear_their_names(name: str) -> None:
+    assert load_profile(name).name == name
+
+
+@pytest.mark.parametrize("name", ["ci", "smoke", "release", "soak"])
+def test_profiles_of_a_trial_have_its_stages(name: str) -> None:
     profile = load_profile(name)
-    assert profile.name == name
+    assert profile.kind == name
     assert [s.name for s in profile.stages] == STAGES
 
 
