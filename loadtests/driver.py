@@ -2,55 +2,69 @@
 
     control thread   begins a stage, waits for its end (or dispatches open-loop arrivals), drains, begins the next
     slots            closed-loop users, held by Locust (``run_slot`` each); a slot sends while the schedule says
+    carriers         threads for open-loop arrivals, as many as are in flight; they are kept for the next arrival
+    ahead            writes the prompts of the arrivals that come next (``loadtests.visits``)
     probe            sleeps briefly again and again and notes how late it woke
 
 A request due inside a stage is followed to its end during the drain. What still runs after that is cut and recorded as
-censored.
+censored. One of several workers drives its ``Share`` of the same plan; when a stage begins is then for the master to
+say (``begins``).
 """
 
 from __future__ import annotations
 
-import itertools
+import queue
 import threading
 import time
-from collections.abc import Callable
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from loadtests.arrivals import OpenLoop
-from loadtests.client import Endpoint, Exchange, StreamClient
-from loadtests.health import client_health
+from loadtests.client import Endpoint, Exchange, StreamClient, encoded
+from loadtests.health import StageCpu, client_health
 from loadtests.records import ClientHealth, RunInfo
-from loadtests.schedule import ClosedLoop, closed_loop, open_arrivals
-from loadtests.traffic import prompt_of
+from loadtests.schedule import WHOLE, ClosedLoop, Share, closed_loop, due_times
+from loadtests.traffic import Conversation, Prompt, session_of
+from loadtests.visits import Ahead, Visit
 from loadtests.workload import Profile, StageSpec, workload_digest
 
-_PROBE_S = 0.05
+_PROBE_S = 0.02
 _CUT_S = 5.0  # how long to wait for cut requests to notice
-_PAUSE_S = 0.25  # a closed-loop user whose request failed waits so long, or as long as Retry-After says
+_PAUSE_S = 0.25  # a user whose request failed waits so long, or as long as Retry-After says
 _PAUSE_MOST_S = 5.0
+_AHEAD = 64  # visits made ahead, beside one for each closed-loop user
 
 
 class StageRun:
     """One stage under way. Times are seconds since the run's start."""
 
-    def __init__(self, spec: StageSpec, seed: int, start_s: float) -> None:
-        self.spec, self.start_s = spec, start_s
-        self.end_s = start_s + spec.warmup_s + spec.duration_s
+    def __init__(self, spec: StageSpec, seed: int, start_s: float, ahead: Ahead) -> None:
+        self.spec, self.start_s, self.ahead = spec, start_s, ahead
+        self.end_s = start_s + spec.length_s
         self.loop: ClosedLoop | None = None if isinstance(spec.arrivals, OpenLoop) else closed_loop(spec, seed)
-        self.indices = itertools.count()
         self.drained_s = self.end_s
         self.over = False
-        self.idle: list[StreamClient] = []  # open loop: clients whose connection can be used again
+        self.cpu_s = 0.0  # of this process, from the start to the end of the stage
+        self.idle: list[queue.SimpleQueue[Visit | None]] = []  # of carriers that wait for an arrival
 
     def phase(self, due_s: float) -> str:
         return "warmup" if due_s < self.start_s + self.spec.warmup_s else "measured"
 
+    def next_due(self, slot: int | None, at_s: float) -> float | None:
+        """The first moment from ``at_s`` on at which a user may send; None: not in this stage any more."""
+        if slot is not None and self.loop is not None:
+            active = self.loop.next_active(slot, at_s - self.start_s)
+            at_s = self.end_s if active is None else self.start_s + active
+        return at_s if at_s < self.end_s else None
+
 
 class Driver:
-    """One run of a profile against one server.
+    """One run of a profile, or of a worker's share of it, against one server.
 
     ``on_end`` is called after each request. ``failure`` says why a run is worth nothing (a server without usage).
+    ``begins`` gives the moment on this machine's monotonic clock at which stage i begins; it may wait for it to be
+    settled, and says None when it will not be.
     """
 
     def __init__(
@@ -60,21 +74,25 @@ class Driver:
         model: str,
         seed: int,
         *,
+        share: Share = WHOLE,
         continuous_usage: bool = True,
         on_end: Callable[[Exchange], None] = lambda exchange: None,
+        begins: Callable[[int], float | None] = lambda stage: time.monotonic(),
     ) -> None:
-        self.profile, self.endpoint, self.model, self.seed = profile, endpoint, model, seed
-        self._continuous, self._on_end = continuous_usage, on_end
+        self.profile, self.endpoint, self.model, self.seed, self.share = profile, endpoint, model, seed, share
+        self._continuous, self._on_end, self._begins = continuous_usage, on_end, begins
         self.exchanges: list[Exchange] = []
         self.stages: list[StageRun] = []
         self.failure: str | None = None
+        self.started = False
         self.done = threading.Event()
         self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._running: dict[str, tuple[Exchange, StreamClient]] = {}
         self._loop_lag_s: dict[str, list[float]] = {}
-        self.started_at = ""
-        self._zero = self._cpu = self._duration_s = self._cpu_s = 0.0
+        self._slots = iter(share.slots(profile.users))
+        self._started_at = ""
+        self._zero = self._duration_s = 0.0
 
     def clock(self) -> float:
         """Seconds since the run's start."""
@@ -82,8 +100,7 @@ class Driver:
 
     def start(self) -> None:
         """Begins the first stage; returns at once. Call it when the slots are (about to be) there."""
-        self.started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        self._zero, self._cpu = time.monotonic(), time.process_time()
+        self.started = True
         threading.Thread(target=self._control, daemon=True).start()
         threading.Thread(target=self._probe, daemon=True).start()
 
@@ -98,23 +115,38 @@ class Driver:
 
     def _control(self) -> None:
         try:
-            for spec in self.profile.stages:
-                run = StageRun(spec, self.seed, self.clock())
-                with self._changed:
-                    self.stages.append(run)
-                    self._changed.notify_all()
-                if run.loop is None:
-                    self._dispatch(run)
-                self._stopping.wait(max(run.end_s - self.clock(), 0))
-                self._drain(run)
-                if self._stopping.is_set():
+            for i, spec in enumerate(self.profile.stages):
+                ahead = self._ahead(spec)
+                ahead.fill()
+                moment = None if self._stopping.is_set() else self._begins(i)
+                if moment is None or self._stopping.is_set():
+                    ahead.close()
                     break
+                self._stage(spec, moment, ahead)
+        except RuntimeError as e:
+            self.failure = f"{e}: {e.__cause__}"
         finally:
-            self._duration_s = self.clock()
-            self._cpu_s = time.process_time() - self._cpu
+            self._duration_s = self.clock() if self.stages else 0.0
             self.done.set()
             with self._changed:
                 self._changed.notify_all()
+
+    def _stage(self, spec: StageSpec, moment: float, ahead: Ahead) -> None:
+        if not self.stages:
+            self._zero = moment
+            at = datetime.now(UTC) + timedelta(seconds=moment - time.monotonic())
+            self._started_at = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        run = StageRun(spec, self.seed, moment - self._zero, ahead)
+        cpu_s = time.process_time()
+        with self._changed:
+            self.stages.append(run)
+            self._changed.notify_all()
+        if run.loop is None:
+            self._dispatch(run)
+        self._stopping.wait(max(run.end_s - self.clock(), 0))
+        run.cpu_s = time.process_time() - cpu_s
+        self._drain(run)
+        ahead.close()
 
     def _drain(self, run: StageRun) -> None:
         until = self.clock() + self.profile.drain_s
@@ -129,8 +161,8 @@ class Driver:
         run.drained_s = self.clock()
         with self._changed:
             run.over = True
-        for client in run.idle:
-            client.close()
+            for jobs in run.idle:
+                jobs.put(None)
 
     def _cut(self, why: str) -> None:
         for exchange, client in list(self._running.values()):
@@ -147,6 +179,10 @@ class Driver:
 
     # --- closed loop -------------------------------------------------------------------------------------------------
 
+    def take_slot(self) -> int | None:
+        """A closed-loop user of this share that nobody runs yet; None: all are taken."""
+        return next(self._slots, None)
+
     def run_slot(self, slot: int) -> None:
         """The life of one closed-loop user, until the run is over. Blocks."""
         client = self._client()
@@ -159,74 +195,117 @@ class Driver:
                 run = self.stages[-1]
                 seen = len(self.stages)
             if run.loop is not None:
-                self._serve(run, run.loop, slot, client)
+                self._serve(run, slot, client)
         client.close()
 
     def _over(self) -> bool:
         return self.done.is_set() or self._stopping.is_set()
 
-    def _serve(self, run: StageRun, loop: ClosedLoop, slot: int, client: StreamClient) -> None:
+    def _serve(self, run: StageRun, slot: int, client: StreamClient) -> None:
         free_s = run.start_s
         while not self._over():
-            active = loop.next_active(slot, free_s - run.start_s)
-            if active is None or run.start_s + active >= run.end_s:
+            if run.next_due(slot, free_s) is None:
                 return
-            due_s = run.start_s + active
-            if self._stopping.wait(max(due_s - self.clock(), 0)):
+            visit = run.ahead.take()
+            if visit is None:
                 return
-            exchange = self._send(run, due_s, client)
-            free_s = exchange.end_s or self.clock()
-            if exchange.status != "ok":
-                free_s += min(max(exchange.retry_after_s or 0, _PAUSE_S), _PAUSE_MOST_S)
+            free_s = self._visit(run, visit, free_s, slot, client)
 
     # --- open loop ---------------------------------------------------------------------------------------------------
 
     def _dispatch(self, run: StageRun) -> None:
         assert isinstance(run.spec.arrivals, OpenLoop)
-
-        def one(due_s: float) -> None:
-            with self._changed:
-                client = run.idle.pop() if run.idle else self._client()
-            self._send(run, due_s, client)
-            with self._changed:
-                if not run.over:
-                    return run.idle.append(client)
-            client.close()
-
-        for at_s in open_arrivals(run.spec, self.seed):
-            due_s = run.start_s + at_s
+        most = -(-run.spec.arrivals.max_in_flight // self.share.workers)
+        while (visit := run.ahead.take()) is not None:
+            assert visit.due_s is not None
+            due_s = run.start_s + visit.due_s
             if self._stopping.wait(max(due_s - self.clock(), 0)):
                 break
-            if len(self._running) >= run.spec.arrivals.max_in_flight:
-                exchange = self._exchange(run, due_s)[0]
+            if len(self._running) >= most:
+                exchange = self._exchange(run, visit, 0, due_s)
                 exchange.reason = (
                     f"not sent: {len(self._running)} requests were in flight, the profile's max_in_flight; the server "
                     "does not keep up with the rate"
                 )
                 self._ended(exchange)
-                continue
-            threading.Thread(target=one, args=(due_s,), daemon=True).start()
+            elif run.idle:
+                run.idle.pop().put(visit)
+            else:
+                jobs: queue.SimpleQueue[Visit | None] = queue.SimpleQueue()
+                jobs.put(visit)
+                threading.Thread(target=self._carry, args=(run, jobs), daemon=True).start()
 
-    # --- one request -------------------------------------------------------------------------------------------------
+    def _carry(self, run: StageRun, jobs: queue.SimpleQueue[Visit | None]) -> None:
+        client = self._client()
+        while (visit := jobs.get()) is not None:
+            self._visit(run, visit, run.start_s + (visit.due_s or 0.0), None, client)
+            with self._changed:
+                if run.over:
+                    break
+                run.idle.append(jobs)
+        client.close()
+
+    # --- one visit ---------------------------------------------------------------------------------------------------
+
+    def _ahead(self, spec: StageSpec) -> Ahead:
+        arrivals: Iterator[tuple[int, float | None]]
+        if isinstance(spec.arrivals, OpenLoop):
+            arrivals = iter(due_times(spec, self.seed, self.share))
+        else:
+            arrivals = ((n, None) for n in self.share.indices())
+
+        def make(number: int, due_s: float | None) -> Visit:
+            turns = session_of(spec, self.seed, number)
+            return Visit(number, due_s, turns, self._body(turns[0], turns[0].messages))
+
+        return Ahead(arrivals, make, _AHEAD + len(self.share.slots(self.profile.users)))
 
     def _client(self) -> StreamClient:
         return StreamClient(self.endpoint, self.profile.timeout_s, self.clock)
 
-    def _exchange(self, run: StageRun, due_s: float) -> tuple[Exchange, dict[str, Any]]:
-        index = next(run.indices)
-        prompt = prompt_of(run.spec, self.seed, index)
-        exchange = Exchange(
-            request_id=f"{run.spec.name}-{index}",
+    def _body(self, prompt: Prompt, messages: tuple[tuple[str, str], ...]) -> bytes:
+        return encoded(request_body(self.profile, self.model, messages, prompt.max_tokens, self._continuous))
+
+    def _visit(self, run: StageRun, visit: Visit, free_s: float, slot: int | None, client: StreamClient) -> float:
+        """All turns of a visit, as far as they come to their ends inside the stage; when its user is free again."""
+        conversation, body = Conversation(), visit.body
+        for turn, prompt in enumerate(visit.turns):
+            due_s = run.next_due(slot, free_s)
+            if due_s is None or self._stopping.wait(max(due_s - self.clock(), 0)):
+                return run.end_s
+            exchange = self._send(run, visit, turn, due_s, body, client)
+            free_s = (self.clock() if exchange.end_s is None else exchange.end_s) + prompt.think_s
+            if exchange.status == "abandoned":
+                return free_s
+            if exchange.status != "ok":
+                return free_s + min(max(exchange.retry_after_s or 0, _PAUSE_S), _PAUSE_MOST_S)
+            if turn + 1 < len(visit.turns):
+                conversation.answered(prompt, exchange.text)
+                following = visit.turns[turn + 1]
+                body = self._body(following, conversation.ask(following))
+            exchange.text = ""  # hours of it would add up
+        return free_s
+
+    def _exchange(self, run: StageRun, visit: Visit, turn: int, due_s: float) -> Exchange:
+        prompt = visit.turns[turn]
+        return Exchange(
+            request_id=f"{run.spec.name}-{visit.arrival}" + (f".{turn}" if turn else ""),
             stage=run.spec.name,
             phase=run.phase(due_s),
             seed=self.seed,
             due_s=due_s,
             max_tokens=prompt.max_tokens,
+            arrival=visit.arrival,
+            session=prompt.session,
+            turn=turn,
+            leave_after_s=prompt.leave_after_s,
+            worker=self.share.worker,
         )
-        return exchange, request_body(self.profile, self.model, prompt.messages, prompt.max_tokens, self._continuous)
 
-    def _send(self, run: StageRun, due_s: float, client: StreamClient) -> Exchange:
-        exchange, body = self._exchange(run, due_s)
+    def _send(
+        self, run: StageRun, visit: Visit, turn: int, due_s: float, body: bytes, client: StreamClient
+    ) -> Exchange:
+        exchange = self._exchange(run, visit, turn, due_s)
         self._running[exchange.request_id] = (exchange, client)
         exchange.concurrency = len(self._running)
         try:
@@ -235,7 +314,7 @@ class Driver:
             exchange.cut = exchange.cut or "the user was stopped"
             raise
         finally:
-            if exchange.cut and exchange.status != "ok":
+            if exchange.cut and exchange.status not in ("ok", "abandoned"):
                 exchange.status, exchange.reason = "censored", exchange.cut
             self._ended(exchange)
         return exchange
@@ -260,8 +339,8 @@ class Driver:
         return [e.row() for e in sorted([*self.exchanges, *left], key=lambda e: e.due_s)]
 
     def health(self) -> ClientHealth:
-        share = self._cpu_s / self._duration_s if self._duration_s > 0 else None
-        return client_health(self.exchanges, self._loop_lag_s, share)
+        cpu = {r.spec.name: StageCpu(r.cpu_s, min(r.spec.length_s, self._duration_s - r.start_s)) for r in self.stages}
+        return client_health(self.exchanges, self._loop_lag_s, cpu)
 
     def info(self) -> RunInfo:
         """``run.json``. Call it when ``done`` is set."""
@@ -282,7 +361,8 @@ class Driver:
             workload_digest=workload_digest(self.profile, self.seed),
             base_url=self.endpoint.url,
             model=self.model,
-            started_at=self.started_at,
+            started_at=self._started_at,
+            clock_zero_s=self._zero,
             duration_s=self._duration_s,
             stages=stages,
             client=self.health(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from loadtests.client import Exchange
 from loadtests.quantiles import min_samples, nearest_rank
@@ -13,16 +14,27 @@ LAG_SHARE_OF_TTFT = 0.1
 CPU_SATURATED = 0.85  # of one core: the client is one thread
 
 
+class StageCpu(NamedTuple):
+    """CPU time of the client's process in a stage, and how long that was."""
+
+    cpu_s: float
+    wall_s: float
+
+
 def client_health(
-    exchanges: Sequence[Exchange], loop_lag_s: Mapping[str, Sequence[float]], cpu_share: float | None
+    exchanges: Sequence[Exchange], loop_lag_s: Mapping[str, Sequence[float]], cpu: Mapping[str, StageCpu]
 ) -> ClientHealth:
     """Judges a run by its measured requests.
 
     The lag of a request is sent - due; its limit, by stage, is max(5 ms, 10 % of the median TTFT). Under closed-loop
     arrivals that alone would miss a client too busy to notice that an answer has come, so how late its loop woke from
     short sleeps (``loop_lag_s``, by stage) is judged too: that is the error of a stamp, and at the P99 it may be a
-    tenth of the P99 TTFT. The stage nearest to its limit is reported.
+    tenth of the P99 TTFT. The stage nearest to its limit is reported, and the one that took most of a core: an idle
+    stage does not make up for a busy one.
     """
+    shares = {stage: c.cpu_s / c.wall_s for stage, c in cpu.items() if c.wall_s > 0}
+    busiest = max(shares, key=lambda stage: shares[stage], default=None)
+    cpu_share = None if busiest is None else shares[busiest]
     worst: tuple[float, float, float] | None = None  # lag / limit, lag, limit
     worst_loop: tuple[float, float] | None = None  # lag / limit, lag
     reasons = []
@@ -50,7 +62,8 @@ def client_health(
         reasons.append("no measured request was sent")
     if cpu_share is not None and cpu_share > CPU_SATURATED:
         reasons.append(
-            f"the client used {cpu_share:.0%} of a core, so it was itself saturated; spread it over processes"
+            f"in stage {busiest} the client used {cpu_share:.0%} of a core, so it was itself saturated; spread it over "
+            "processes (load.workers, or locust --master and --worker)"
         )
     return ClientHealth(
         lag_p99_ms=worst[1] if worst else None,

@@ -49,7 +49,6 @@ class _Run:
 
 
 run = _Run()
-_slots = itertools.count()
 
 
 def _arguments(parser: Any) -> None:
@@ -122,7 +121,7 @@ def _begin(environment: Any, **_: Any) -> None:
 
 
 def _go(**_: Any) -> None:
-    if run.driver is not None and not run.driver.started_at:
+    if run.driver is not None and not run.driver.started:
         run.driver.start()
 
 
@@ -151,7 +150,7 @@ def _stop(**_: Any) -> None:
 
 def _finish(environment: Any, **_: Any) -> None:
     driver, run.over = run.driver, True
-    if driver is None or not driver.started_at:
+    if driver is None or not driver.started:
         return
     if not driver.done.wait(10):
         return _fail(environment, "the run did not come to an end; no records were written")
@@ -188,11 +187,10 @@ class ChatUser(User):  # type: ignore[misc]
 
     wait_time = constant(1)
 
-    def on_start(self) -> None:
-        self.slot = next(_slots)
-
     @task  # type: ignore[untyped-decorator]
     def serve(self) -> None:
         driver = run.driver
         if driver is not None and not driver.done.is_set():
-            driver.run_slot(self.slot % driver.profile.users)
+            slot = driver.take_slot()
+            if slot is not None:
+                driver.run_slot(slot)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 from dataclasses import dataclass
 
-from loadtests.client import Endpoint, Exchange, StreamClient, get_json
+from loadtests.client import Endpoint, Exchange, StreamClient, encoded, get_json
 from loadtests.driver import request_body
 from loadtests.workload import Profile
 
@@ -62,6 +62,6 @@ def first_model(endpoint: Endpoint) -> str:
 def _try(profile: Profile, endpoint: Endpoint, model: str, *, continuous: bool) -> Exchange:
     exchange = Exchange("preflight", "preflight", "warmup", 0, 0.0, 2)
     client = StreamClient(endpoint, profile.timeout_s)
-    client.send(exchange, request_body(profile, model, (("user", "Say yes."),), 2, continuous))
+    client.send(exchange, encoded(request_body(profile, model, (("user", "Say yes."),), 2, continuous)))
     client.close()
     return exchange

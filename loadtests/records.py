@@ -61,9 +61,24 @@ class ClientHealth(BaseModel):
     lag_p99_ms: float | None  # sent - due over sent requests
     lag_limit_ms: float | None  # max(5 ms, 10 % of the median TTFT)
     loop_lag_p99_ms: float | None = None  # how late the client's loop woke from short sleeps
-    cpu_share: float | None  # of one core, of the client process, mean over the run
+    cpu_share: float | None  # of one core, of the client process, mean over the stage where it was highest
     void: bool
     void_reason: str | None
+
+
+class WorkerInfo(BaseModel):
+    """One of several load clients. Its offset is added to the master's monotonic clock to get its own."""
+
+    model_config = ConfigDict(extra="forbid")
+    worker: int
+    name: str  # host and process
+    requests: int
+    same_clock: bool  # on the master's machine: the offset is zero by construction
+    clock_offset_s: float
+    clock_error_s: float  # half of the shortest round trip by which the offset was measured
+    clock_moved_s: float  # how far the offset moved over the run; its records are as far off at their end
+    lost: str | None = None  # why its records are missing
+    client: ClientHealth | None  # null: lost
 
 
 class RunInfo(BaseModel):
@@ -76,6 +91,8 @@ class RunInfo(BaseModel):
     base_url: str
     model: str
     started_at: str  # UTC, RFC 3339
+    clock_zero_s: float | None = None  # the same moment on the machine's monotonic clock (the master's, of several)
     duration_s: float
     stages: list[dict[str, Any]]  # name, start_s, end_s, warmup_s, requests, and the profile's settings
-    client: ClientHealth
+    client: ClientHealth  # of several workers, the worst
+    workers: list[WorkerInfo] = []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from loadtests.client import Endpoint, Exchange, StreamClient, get_json
+from loadtests.client import Endpoint, Exchange, StreamClient, encoded, get_json
 from tests.loadtests.mock_server import MockServer, Reply, mock_server
 
 
@@ -29,7 +29,7 @@ def send(server: MockServer, clients: list[StreamClient], *, timeout_s: float = 
 
 def send_with(client: StreamClient, max_tokens: int = 4) -> Exchange:
     exchange = Exchange("r", "s", "measured", 0, time.monotonic(), max_tokens)
-    client.send(exchange, {"model": "mock", "messages": [], "max_tokens": max_tokens, "stream": True})
+    client.send(exchange, encoded({"model": "mock", "messages": [], "max_tokens": max_tokens, "stream": True}))
     return exchange
 
 
@@ -130,10 +130,10 @@ def test_a_connection_is_kept(clients: list[StreamClient]) -> None:
         client = StreamClient(Endpoint(server.url), 20)
         clients.append(client)
         assert send_with(client).status == "ok"
-        kept = client._connection
+        kept = client._socket
         assert kept is not None
         assert send_with(client).status == "ok"
-        assert client._connection is kept
+        assert client._socket is kept
 
 
 def test_a_kept_connection_that_the_server_closed_is_replaced(clients: list[StreamClient]) -> None:

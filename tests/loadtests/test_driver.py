@@ -16,7 +16,7 @@ from loadtests.client import Endpoint
 from loadtests.driver import Driver
 from loadtests.output import read_run, write_run
 from loadtests.preflight import PreflightError, preflight
-from loadtests.schedule import ClosedLoop
+from loadtests.schedule import WHOLE, ClosedLoop, Share
 from loadtests.workload import Profile
 from tests.loadtests.mock_server import MockServer, Reply, mock_server
 
@@ -39,9 +39,11 @@ def profile(*arrivals: dict[str, Any], duration_s: float = 0.6, warmup_s: float 
     return Profile.model_validate(base | kwargs)
 
 
-def drive(p: Profile, server: MockServer, during: Callable[[Driver], None] = lambda d: None) -> Driver:
-    driver = Driver(p, Endpoint(server.url), "mock", 1)
-    slots = [threading.Thread(target=driver.run_slot, args=(i,)) for i in range(p.users)]
+def drive(
+    p: Profile, server: MockServer, during: Callable[[Driver], None] = lambda d: None, share: Share = WHOLE
+) -> Driver:
+    driver = Driver(p, Endpoint(server.url), "mock", 1, share=share)
+    slots = [threading.Thread(target=driver.run_slot, args=(i,)) for i in iter(driver.take_slot, None)]
     for t in slots:
         t.start()
     driver.start()
@@ -245,3 +247,118 @@ def test_preflight_of_nobody() -> None:
         pass
     with pytest.raises(PreflightError, match="expected an OpenAI-compatible server"):
         preflight(profile(CLOSED), Endpoint(server.url), None)
+
+
+# --- sessions, users who think and who leave ---
+
+
+def by_session(server: MockServer) -> dict[str, list[dict[str, Any]]]:
+    """Bodies of each session, in order of their length, keyed by the first user message."""
+    out: dict[str, list[dict[str, Any]]] = {}
+    for seen in server.seen:
+        out.setdefault(seen.body["messages"][0]["content"], []).append(seen.body)
+    return {k: sorted(v, key=lambda body: len(body["messages"])) for k, v in out.items()}
+
+
+def with_stage(p: Profile, **changes: Any) -> Profile:
+    value = p.model_dump(mode="json", exclude_none=True)
+    value["stages"][0] |= changes
+    return Profile.model_validate(value)
+
+
+SESSIONS = {"turns": 3, "context_tokens": 1000}
+
+
+@pytest.mark.parametrize("arrivals", [CLOSED, {"kind": "constant", "rate_per_s": 10}])
+def test_a_session_carries_the_answers_that_came(arrivals: dict[str, Any], tmp_path: Path) -> None:
+    with mock_server(Reply(first_s=0.01, chunks=[("an", 1), (" answer", 1)])) as server:
+        lengths = {"kind": "fixed", "tokens": 40}  # long enough that no two sessions begin alike
+        driver = drive(with_stage(profile(arrivals), sessions=SESSIONS, prompt_tokens=lengths), server)
+        sessions = by_session(server)
+    records = frame(driver, tmp_path)
+    assert max(len(bodies) for bodies in sessions.values()) == 3
+    for bodies in sessions.values():
+        for turn, body in enumerate(bodies):
+            assert [m["role"] for m in body["messages"]] == ["user", "assistant"] * turn + ["user"]
+            assert all(m["content"] == "an answer" for m in body["messages"][1::2])
+            assert body["messages"][: 2 * turn] == bodies[-1]["messages"][: 2 * turn]
+    for _, session in records.group_by("session"):
+        turns = session.sort("turn")
+        assert turns["turn"].to_list() == list(range(turns.height))
+        assert (turns["due_s"][1:] >= turns["end_s"][:-1]).all()
+
+
+def test_a_session_ends_with_a_turn_that_fails(tmp_path: Path) -> None:
+    with mock_server(lambda body: Reply(status=500) if len(body["messages"]) > 1 else Reply()) as server:
+        driver = drive(with_stage(profile(CLOSED, warmup_s=0), sessions=SESSIONS), server)
+    records = frame(driver, tmp_path)
+    assert records["turn"].max() == 1
+    assert set(records.filter(pl.col("turn") == 1)["status"]) == {"error"}
+
+
+def test_a_user_thinks_before_the_next_request() -> None:
+    think = {"kind": "fixed", "s": 0.15}
+    one = {"kind": "closed", "concurrency": 1}
+    with mock_server() as server:
+        driver = drive(with_stage(profile(one, duration_s=1, warmup_s=0), think=think), server)
+    runs = sorted(driver.exchanges, key=lambda e: e.due_s)
+    assert len(runs) > 2
+    assert all(b.due_s == (a.end_s or 0) + 0.15 for a, b in pairwise(runs))
+
+
+def test_users_who_leave_are_abandoned_and_stay_in_the_records(tmp_path: Path) -> None:
+    abandon = {"share": 0.5, "patience": {"kind": "fixed", "s": 0.1}}
+    with mock_server(Reply(first_s=0.02, gap_s=0.1)) as server:
+        p = with_stage(profile({"kind": "constant", "rate_per_s": 20}, warmup_s=0, duration_s=1), abandon=abandon)
+        driver = drive(p, server)
+        left_at_the_server = len([s for s in server.seen if s.broken])
+    records = frame(driver, tmp_path)
+    assert records.height == 20
+    left = records.filter(pl.col("status") == "abandoned")
+    assert left["request_id"].to_list() == records.filter(pl.col("leave_after_s").is_not_null())["request_id"].to_list()
+    assert 0 < left.height < 20
+    assert set(records.filter(pl.col("status") != "abandoned")["status"]) == {"ok"}
+    assert (left["end_s"] - left["sent_s"] >= 0.1).all()
+    assert left["reason"].str.contains("user left 0.1 s after sending").all()
+    assert left_at_the_server > 0
+
+
+# --- workers ---
+
+
+@pytest.mark.parametrize("arrivals", [CLOSED, {"kind": "poisson", "rate_per_s": 60}])
+def test_workers_send_together_what_one_would_have_sent(arrivals: dict[str, Any]) -> None:
+    p = profile(arrivals, warmup_s=0, duration_s=0.5)
+    found = []
+    for shares in ([Share()], [Share(0, 2), Share(1, 2)]):
+        with mock_server(Reply(first_s=0.02)) as server:
+            drivers = [drive(p, server, share=share) for share in shares]
+            ids = sorted(e.request_id for d in drivers for e in d.exchanges)
+        assert len(ids) == len(set(ids))
+        assert {e.worker for d in drivers for e in d.exchanges} == {s.worker for s in shares}
+        found.append(ids)
+    if arrivals is not CLOSED:
+        assert found[0] == found[1]
+
+
+def test_a_stage_begins_when_it_is_told_to() -> None:
+    asked: list[int] = []
+    base = time.monotonic()
+
+    def begins(stage: int) -> float | None:
+        asked.append(stage)
+        return None if stage == 2 else base + 0.3 + stage
+
+    with mock_server() as server:
+        driver = Driver(profile(CLOSED, CLOSED, CLOSED), Endpoint(server.url), "mock", 1, begins=begins)
+        slots = [threading.Thread(target=driver.run_slot, args=(i,)) for i in range(3)]
+        for t in slots:
+            t.start()
+        driver.start()
+        assert driver.done.wait(30)
+        for t in slots:
+            t.join(10)
+    assert asked == [0, 1, 2]
+    assert [s.start_s for s in driver.stages] == pytest.approx([0.0, 1.0])
+    assert driver.info().clock_zero_s == base + 0.3
+    assert min(e.due_s for e in driver.exchanges) == 0.0
