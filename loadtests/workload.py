@@ -203,11 +203,32 @@ def profile_path(name: str) -> Path:
     return Path(name) if name.endswith((".yaml", ".yml")) else PROFILES / f"{name}.yaml"
 
 
-def load_profile(name: str) -> Profile:
+def load_profile(name: str, *, warmup_s: float | None = None, duration_s: float | None = None) -> Profile:
     """Reads and checks a profile.
+
+    Args:
+        warmup_s: instead of what the profile says, for every stage.
+        duration_s: likewise. What its kind asks for still holds: a release profile is not made shorter.
 
     Raises:
         ProfileError: there is no such file, it is not YAML, or a key is unknown, missing or out of range.
+    """
+    path = profile_path(name)
+    value = read_profile_file(name, warmup_s=warmup_s, duration_s=duration_s)
+    try:
+        return Profile.model_validate(value, context={"folder": path.parent})
+    except ValidationError as e:
+        raise ProfileError(f"{path} has {e.error_count()} problem(s):\n" + "\n".join(_lines(e))) from e
+
+
+def read_profile_file(name: str, *, warmup_s: float | None = None, duration_s: float | None = None) -> Any:
+    """What a profile's file says, unchecked, with other times where they are given.
+
+    A profile with other times is another one: the times become part of its name, unless its kind holds them to a
+    minimum. So a gate that asks for a profile by name is not given a shorter one.
+
+    Raises:
+        ProfileError: there is no such file, or it is not YAML.
     """
     path = profile_path(name)
     if not path.is_file():
@@ -215,11 +236,14 @@ def load_profile(name: str) -> Profile:
         raise ProfileError(f"no load profile {name!r} ({path} not found); known: {known}, or give the path of a .yaml")
     try:
         value = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return Profile.model_validate(value, context={"folder": path.parent})
     except yaml.YAMLError as e:
         raise ProfileError(f"{path} is not YAML: {e}") from e
-    except ValidationError as e:
-        raise ProfileError(f"{path} has {e.error_count()} problem(s):\n" + "\n".join(_lines(e))) from e
+    given = {k: v for k, v in (("warmup_s", warmup_s), ("duration_s", duration_s)) if v is not None}
+    if given and isinstance(value, dict) and isinstance(value.get("stages"), list):
+        value["stages"] = [s | given if isinstance(s, dict) else s for s in value["stages"]]
+        if value.get("kind") not in SHORTEST_MINUTES:
+            value["name"] = " ".join([str(value.get("name")), *(f"{k}={v:g}" for k, v in given.items())])
+    return value
 
 
 def _lines(e: ValidationError) -> Iterable[str]:

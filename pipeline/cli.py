@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from pipeline.errors import SeatrialError
+from pipeline.load import commands as load_commands
 
 app = typer.Typer(
     name="seatrial",
@@ -53,6 +54,9 @@ for _name, (_target, _help) in _STAGES.items():
         help=_help + f" Options: `seatrial {_name} --help`.",
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
     )(_stage_command(_target))
+
+
+app.add_typer(load_commands.app, name="load")
 
 
 @app.command(

@@ -18,6 +18,8 @@ def main() -> None:
     parser.add_argument("--tier", required=True, help="a tier of params.yaml; results go to results/TIER/load")
     parser.add_argument("--profile", help="a name below loadtests/profiles or a .yaml; default: load.profile")
     parser.add_argument("--seed", type=int, help="of prompts, lengths and arrivals; default: load.seed")
+    parser.add_argument("--warmup-s", type=float, help="instead of the profile's, in every stage")
+    parser.add_argument("--duration-s", type=float, help="likewise; a release or soak profile is not made too short")
     parser.add_argument("--base-url", help="measure a running OpenAI-compatible server instead of artifacts/TIER")
     parser.add_argument("--model", help="with --base-url: the model to ask for; default: the first of /v1/models")
     parser.add_argument("--out", type=Path, help="default: results/TIER/load")
@@ -29,11 +31,12 @@ def main() -> None:
     params = load_params()
     if not args.base_url:
         params.recipe_of(args.tier)
-    profile = args.profile or params.load.profile
+    from pipeline.load.measure import LOGS, bundled, foreign, measure, read_profile
+    from pipeline.load.times import with_times
+
+    profile = with_times(args.profile or params.load.profile, args.warmup_s, args.duration_s)
     seed = params.load.seed if args.seed is None else args.seed
     out = args.out or RESULTS / args.tier / "load"
-
-    from pipeline.load.measure import LOGS, bundled, foreign, measure, read_profile
 
     read_profile(profile)  # a wrong profile is told before a server is started
     log = LOGS / f"load-{args.tier}.locust.log"
