@@ -27,7 +27,9 @@ class EngineConfig(BaseModel):
     )
     compute_dtype: ComputeDtype = Field("auto", description="auto: bfloat16 where the ISA has it, else float32")
     kv_dtype: KvDtype = Field(
-        "auto", description="auto: the compute dtype; int8: one float32 scale a token and KV head"
+        "auto",
+        description="auto: bfloat16, or the compute dtype where that is asked for by name; int8: one float32 scale a "
+        "token and KV head",
     )
     block_size: int = Field(16, ge=1, le=256, description="tokens per KV block")
     max_model_len: int = Field(2048, ge=2, description="tokens of prompt + output that one request may have")
@@ -88,7 +90,9 @@ class EngineConfig(BaseModel):
 def resolve_dtypes(config: EngineConfig, isa: list[str]) -> tuple[str, str, str]:
     """(compute dtype, KV dtype, reason) on a CPU with these features, as far as ``config.isa`` lets them be used.
 
-    Without bf16 instructions bf16 would be widened to float32 for every product, so `auto` takes float32 there.
+    Without bf16 instructions bf16 would be widened to float32 for every product, so `auto` takes float32 there. Keys
+    and values are read for each token that is drawn, at the speed of memory: `auto` keeps them in bf16 on every
+    machine, and a pool holds as many tokens on one as on the other.
     """
     if config.compute_dtype != "auto":
         compute, reason = config.compute_dtype, "as requested"
@@ -100,4 +104,5 @@ def resolve_dtypes(config: EngineConfig, isa: list[str]) -> tuple[str, str, str]
         compute, reason = (
             ("bfloat16", f"{found} found") if found else ("float32", f"bf16 -> f32: no avx512_bf16, no amx_bf16{limit}")
         )
-    return compute, compute if config.kv_dtype == "auto" else config.kv_dtype, reason
+    kv = "bfloat16" if config.compute_dtype == "auto" else compute
+    return compute, kv if config.kv_dtype == "auto" else config.kv_dtype, reason

@@ -154,7 +154,7 @@ class Decoder:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all weights held, each storage once (the head may be the embedding)."""
+        """Bytes of all weights held, each once (the head may be the embedding)."""
         packed = [self.embedding, self.head]
         tensors = [self.norm]
         for layer in self.layers:
@@ -163,4 +163,4 @@ class Decoder:
                 packed += part.parts
         for p in packed:
             tensors += [*p.tensors.values(), *([] if p.bias is None else [p.bias])]
-        return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+        return sum({t.data_ptr(): t.numel() * t.element_size() for t in tensors}.values())

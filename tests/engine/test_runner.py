@@ -160,7 +160,7 @@ def test_auto_dtype_and_its_reason(
 
 def test_a_limit_of_instructions_decides_build_and_dtype(artifacts: dict[str, Path]) -> None:
     """As far as any machine goes; which levels there are, and what they hide, is tested in test_isa."""
-    runner = runner_of(artifacts["bf16"], "auto", isa="baseline")
+    runner = runner_of(artifacts["bf16"], "auto", isa="baseline", kv_dtype="float32")
     assert runner.derived["compute_dtype"] == "float32"
     assert runner.derived["compute_dtype_reason"].endswith("(isa limited to baseline)")
     assert not {"avx2", "avx512f"} & set(runner.derived["isa"])

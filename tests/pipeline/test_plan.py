@@ -110,7 +110,8 @@ def test_impossible_numbers_are_refused_with_both() -> None:
     ],
 )
 def test_the_dtype_follows_the_instructions_and_says_why(isa: list[str], dtype: str, reason: str) -> None:
-    assert resolve_dtypes(EngineConfig(), isa) == (dtype, dtype, reason)
+    assert resolve_dtypes(EngineConfig(), isa) == (dtype, "bfloat16", reason)
+    assert resolve_dtypes(EngineConfig(compute_dtype="float32"), isa)[:2] == ("float32", "float32")
     assert resolve_dtypes(EngineConfig(compute_dtype="float32", kv_dtype="bfloat16"), isa)[:2] == (
         "float32",
         "bfloat16",

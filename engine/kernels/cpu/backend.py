@@ -21,6 +21,7 @@ from engine.kernels.composed import Composed
 from engine.kernels.cpu import compile as compiler
 from engine.kernels.cpu import panels
 from engine.kernels.cpu.library import Library, pointer
+from engine.kernels.cpu.pages import Arena, zeros
 from engine.kernels.cpu.products import GATES, W_BF16, W_F32, W_INT4, W_INT4A8, W_INT8, CpuLinear
 from engine.kernels.cpu.program import KV_KINDS, NO_WINDOW, Program, record
 from engine.kernels.errors import UnavailableError
@@ -44,6 +45,7 @@ class CpuKernels(Composed):
         self._c = Library(compiler.load(target=target), "_bf16" if self._bf16 else "_f32")
         self._panel = int(self._c.products_panel())
         self._dot = int(self._bf16 and self._c.products_have_dot())
+        self._arena = Arena()
 
     def pack_linear(self, tensors: dict[str, Tensor], spec: LinearSpec | None, bias: Tensor | None) -> CpuLinear:
         scheme = packing.check_keys(tensors, spec)
@@ -71,7 +73,8 @@ class CpuKernels(Composed):
                 kind, own = W_BF16, {"panels": panels.pack_bf16(weight.to(torch.bfloat16), self._panel)}
             else:
                 kind, own = W_F32, {"panels": panels.pack_float32(weight.float(), self._panel)}
-        return CpuLinear(scheme, int(k), int(n), own, own_bias, kind=kind, group=group)
+        kept = {name: self._arena.keep(tensor) for name, tensor in own.items()}
+        return CpuLinear(scheme, int(k), int(n), kept, own_bias, kind=kind, group=group)
 
     def linear(self, x: Tensor, w: PackedLinear) -> Tensor:
         return self._product(x, w, self.dtype)
@@ -161,8 +164,8 @@ class CpuKernels(Composed):
         return q_out, k_out
 
     def new_kv_cache(self, blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> KvCache:
-        k = torch.zeros(blocks, kv_heads, head_dim, block_size, dtype=dtype).permute(0, 3, 1, 2)
-        v = torch.zeros(blocks, kv_heads, block_size, head_dim, dtype=dtype).permute(0, 2, 1, 3)
+        k = zeros((blocks, kv_heads, head_dim, block_size), dtype).permute(0, 3, 1, 2)
+        v = zeros((blocks, kv_heads, block_size, head_dim), dtype).permute(0, 2, 1, 3)
         if dtype != torch.int8:
             return KvCache(k, v)
         k_scale, v_scale = (torch.zeros(blocks, kv_heads, block_size).permute(0, 2, 1) for _ in range(2))

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels.cpu.library import Library, pointer
+from engine.kernels.cpu.pages import Reused, zeros
 from engine.kernels.cpu.products import GATES, CpuLinear
 from engine.kernels.interface import (
     Activation,
@@ -321,7 +322,7 @@ class Program:
         self._ops = (COp * len(ops))(*map(_struct, ops))
         widths = {b.place: b.row_bytes for op in ops for b in op.outs if b is not None}
         self._hidden, self._vocab = widths[HIDDEN] // dtype.itemsize, widths[LOGITS] // 4
-        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._memory, self._logits = torch.empty(0, dtype=torch.uint8), Reused()
         self._seconds: Any = None
         bf16 = dtype == torch.bfloat16
         self._c = CProgram(ctypes.addressof(self._ops), len(ops), None, None, bf16, dot, threads)
@@ -331,7 +332,7 @@ class Program:
         """Working memory for steps of so many rows."""
         need = rows * self.row_bytes + ALIGNMENT
         if need > len(self._memory):
-            self._memory = torch.empty(need, dtype=torch.uint8).zero_()  # its pages are there from now on
+            self._memory = zeros((need,), torch.uint8)
             start = self._memory.data_ptr()
             self._c.memory = start + -start % ALIGNMENT
 
@@ -344,7 +345,7 @@ class Program:
         self.reserve(rows)
         with_logits = with_logits and wanted > 0
         hidden = torch.empty(wanted, self._hidden, dtype=self._dtype)
-        logits = torch.empty(wanted, self._vocab) if with_logits else None
+        logits = self._logits.empty(wanted, self._vocab) if with_logits else None
         best, values = (ctypes.c_int64 * wanted)(), (ctypes.c_float * wanted)()
         requests, max_blocks = meta.block_tables.shape
         inputs = CInputs(
