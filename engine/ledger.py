@@ -26,6 +26,8 @@ from engine.cpus import available_cpus
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 SLICE_ROWS = 32  # rows of logits that are computed for a scored prompt, normalised, stacked for an argmax at once
 PANEL, PANEL_SLICE = 32, 128  # output columns and inner values that csrc/products_float.c has at hand at once
+# csrc/attention.c: positions of a range; queries and rows of a tile; items a thread from which on ranges are not shared
+RANGE, TILE_QUERIES, TILE_ROWS, ITEMS_A_THREAD = 128, 96, 32, 6
 SLICE_COPIES = 3  # of a slice of prompt logits: themselves, their log-probabilities, the stored ones they are held to
 ROW_BYTES = 32  # for each token of the vocabulary while a row is drawn from or compared: four float64
 KV_SCALE_BYTES = {"int8": 4}  # of a token and KV head, for keys and for values; other dtypes have none
@@ -116,6 +118,7 @@ def activation_bytes(shape: ModelShape, config: EngineConfig, compute_dtype: str
         + rows * step_row_bytes(shape, compute_dtype)
         + rows * max(hidden, inner, q) * size  # a product's input in row tiles (csrc/products_float.c); w8a8 needs half
         + compute_threads(config) * (2 * rows + PANEL_SLICE) * PANEL * 4  # sums of two panels, a slice of one (ibid.)
+        + shared_range_bytes(shape, config)
     )
     at_the_head = (
         rows * hidden * size
@@ -135,6 +138,18 @@ def step_row_bytes(shape: ModelShape, compute_dtype: str) -> int:
         3 * hidden + inner,  # residual, normed and the layer's output; the gated product
     )
     return widest * DTYPE_BYTES[compute_dtype]  # rows in 8 bits are less than the row tiles that they spare
+
+
+def shared_range_bytes(shape: ModelShape, config: EngineConfig) -> int:
+    """Results of the ranges of few long tiles, which threads share (csrc/attention.c); kept between steps."""
+    threads = compute_threads(config)
+    if threads == 1:
+        return 0
+    group = shape.heads // shape.kv_heads
+    items = (ITEMS_A_THREAD * threads - 1) // shape.kv_heads * shape.kv_heads  # at most: tiles x KV heads
+    queries = max(1, min(TILE_ROWS, TILE_QUERIES // group)) * group
+    floats = -(-queries * (-(-shape.head_dim // 16) * 16 + 2) // 16) * 16  # sums, maximum and weight of each
+    return items * (-(-config.max_model_len // RANGE) * floats * 4 + 8)
 
 
 def compute_threads(config: EngineConfig) -> int:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from engine.artifact import ArtifactError
 from engine.config import EngineConfig, resolve_dtypes
-from engine.ledger import ModelShape, activation_bytes, kv_bytes_per_token, plan
+from engine.ledger import ModelShape, activation_bytes, kv_bytes_per_token, plan, shared_range_bytes
 from pipeline.errors import SeatrialError
 from pipeline.plan import plan_numbers, rows_of, shape_of_numbers, size
 
@@ -116,6 +116,17 @@ def test_the_dtype_follows_the_instructions_and_says_why(isa: list[str], dtype: 
         "float32",
         "bfloat16",
     )
+
+
+def test_shared_ranges_grow_with_threads_and_with_the_longest_request() -> None:
+    shape = ModelShape(layers=30, hidden=576, heads=9, kv_heads=3, head_dim=64, intermediate=1536, vocab=49152)
+    two = shared_range_bytes(shape, EngineConfig(threads=2))
+    assert two == 9 * (16 * 96 * 66 * 4 + 8)  # 3 tiles of 3 heads; 16 ranges of 96 queries
+    assert shared_range_bytes(shape, EngineConfig(threads=1)) == 0
+    assert shared_range_bytes(shape, EngineConfig(threads=4)) > 2 * two
+    assert 1.9 * two < shared_range_bytes(shape, EngineConfig(threads=2, max_model_len=4096)) < 2 * two
+    longer = activation_bytes(shape, EngineConfig(threads=2, max_model_len=2049), "float32")
+    assert longer - activation_bytes(shape, EngineConfig(threads=2), "float32") == 64 * 4 + 9 * 96 * 66 * 4
 
 
 def test_sizes_read_well() -> None:

@@ -26,6 +26,7 @@ SOURCE_DIR = Path(__file__).parent / "csrc"
 UNITS = (
     "attention.c",
     "products_int.c",
+    "attention_step.c",
     "rows.c",
     "step.c",
     "products_float.c",

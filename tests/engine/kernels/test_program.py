@@ -116,6 +116,37 @@ def test_more_rows_than_reserved(tmp_path: Path) -> None:
         assert all(torch.equal(f, e) for f, e in zip(found, expected, strict=True))
 
 
+@pytest.mark.parametrize("isa", ["auto", "avx2"])
+@pytest.mark.parametrize("kv", ["float32", "bfloat16", "int8"])
+def test_one_token_of_every_request(tmp_path: Path, kv: str, isa: str) -> None:
+    """Attention of such steps has kernels of its own: all edges of pieces, strips and ranges; one head of keys for one
+    to four of queries, and for more, which go the general way."""
+    lengths = [0, 1, 14, 15, 16, 63, 64, 65, 126, 127, 128, 129, 191, 192, 300, 384]
+    tables = [[28 * i + (5 * j + i) % 28 for j in range(28)] for i in range(len(lengths))]
+    shapes = [(4, 2, 128), (3, 1, 64), (4, 1, 64), (5, 1, 64)]
+    for (heads, kv_heads, dim), threads in zip(shapes, (1, 2, 1, 2), strict=True):
+        sizes = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": dim}
+        make_tiny_artifact(tmp_path, "int8", num_hidden_layers=1, max_position_embeddings=512, **sizes)
+        asked = {"kv": kv, "threads": threads, "isa": isa, "max_model_len": 448, "max_num_batched_tokens": 512}
+        recorded, plain = (runner_of(tmp_path, **asked) for _ in range(2))  # type: ignore[arg-type]
+        plain._run = plain._run_plainly
+        found = []
+        for runner in (recorded, plain):
+            made = []
+            for i, length in enumerate(lengths):
+                if length:
+                    tokens = [(7 * p + i) % 270 for p in range(length)]
+                    runner.execute([BatchEntry(f"{i}", tokens, 0, tables[i], "none")])
+            for step in range(2):
+                batch = [
+                    BatchEntry(f"{i}", [i + 1], length + step, tables[i], "last") for i, length in enumerate(lengths)
+                ]
+                made += [rows[:].clone() for rows in runner.execute(batch) if rows is not None]
+            found.append(torch.cat(made))
+        assert len(found[0]) == 2 * len(lengths)
+        assert torch.equal(*found), (heads, kv_heads, dim)
+
+
 def run_once(runner: ModelRunner, with_logits: bool = True) -> StepOutput:
     with torch.inference_mode():
         return runner._run(runner._step(batches()[0]), with_logits)

@@ -3,22 +3,22 @@
 #include "pool.h"
 #include "tiles.h"
 
-#define ROWS_AN_ITEM 8
+#define ROWS_AN_ITEM 8L /* at most; where there are few, every thread has as many as the others */
 typedef struct {
     const void *arguments;
-    long rows;
+    long rows, each; /* rows of an item */
 } Each;
 
 #define EACH_ROW(items, Arguments, row)                                                \
     static void items(void *context, long item) {                                      \
         const Each *e = context;                                                       \
-        long stop = MIN(e->rows, (item + 1) * ROWS_AN_ITEM);                           \
-        for (long r = item * ROWS_AN_ITEM; r < stop; r++) row((const Arguments *)e->arguments, r); \
+        long stop = MIN(e->rows, (item + 1) * e->each);                                \
+        for (long r = item * e->each; r < stop; r++) row((const Arguments *)e->arguments, r); \
     }
 #define RUN_ROWS(items, p, rows, threads)                                              \
     do {                                                                               \
-        Each each = {&(p), (rows)};                                                    \
-        pool_run(items, &each, ((rows) + ROWS_AN_ITEM - 1) / ROWS_AN_ITEM, threads);   \
+        Each e = {&(p), (rows), MAX(1, MIN(ROWS_AN_ITEM, ((rows) + (threads) - 1) / (threads)))}; \
+        pool_run(items, &e, ((rows) + e.each - 1) / e.each, threads);                  \
     } while (0)
 
 #define T float

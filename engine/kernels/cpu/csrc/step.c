@@ -126,6 +126,12 @@ static int run_op(const Program *p, const Op *op, const Inputs *in) {
             return 0;
         }
         case ATTEND:
+            if (step_attention_fits(rows, in->requests, in->starts, op->heads, op->kv_heads, op->dim, c->block_size,
+                                    op->window, p->threads)) {
+                step_attention(x, p->bf16, y, c, in->lengths, in->tables, in->max_blocks, in->requests, op->heads,
+                               op->kv_heads, op->dim, op->number, p->threads);
+                return 0;
+            }
             return paged_attention(x, p->bf16, y, c->k, c->v, c->k_scale, c->v_scale, c->kind, in->starts, in->lengths,
                                    in->tables, in->max_blocks, in->requests, op->heads, op->kv_heads, op->dim,
                                    c->block_size, op->window, op->number, p->threads);
