@@ -15,8 +15,13 @@ RUN = "run.json"
 
 def write_run(out: Path, rows: list[dict[str, Any]], info: RunInfo) -> None:
     """Writes both files below ``out``; ``run.json`` last, so that its presence means a complete pair."""
+    write_records(out, pl.DataFrame(rows, schema=SCHEMA), info)
+
+
+def write_records(out: Path, records: pl.DataFrame, info: RunInfo) -> None:
+    """As :func:`write_run`, for records that are a table already."""
     out.mkdir(parents=True, exist_ok=True)
-    pl.DataFrame(rows, schema=SCHEMA).write_parquet(out / RECORDS)
+    records.write_parquet(out / RECORDS)
     (out / RUN).write_text(info.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 

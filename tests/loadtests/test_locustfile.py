@@ -69,8 +69,13 @@ def test_headless_leaves_records_and_live_rows(short: Path, tmp_path: Path) -> N
     assert set(records["seed"]) == {5}
     assert (info.profile, info.model) == ("short", "mock")
     assert info.client.cpu_share is not None
-    for row in ("chat", "TTFT", "ITL"):
-        assert row in done.stdout + done.stderr
+    said = done.stdout + done.stderr
+    assert "chat     closed" in said
+    assert "TTFT P99 (ms)" in said
+    for stage in ("closed", "poisson"):  # our table: requests and tokens by stage
+        row = next(line.split() for line in said.splitlines() if line.strip().startswith(stage))
+        mine = records.filter(records["stage"] == stage)
+        assert [int(row[1]), int(row[3])] == [mine.height, mine["output_tokens"].sum()]
 
 
 @pytest.mark.parametrize(
@@ -159,5 +164,13 @@ def test_the_web_ui_runs_a_profile_and_shows_ttft_and_itl(web: tuple[str, Any], 
         assert time.monotonic() < deadline, stats
         time.sleep(0.2)
     rows = {(r["method"], r["name"]) for r in stats["stats"] if r["num_requests"]}
-    assert {(m, n) for m in ("chat", "TTFT", "ITL") for n in ("closed", "poisson")} <= rows
+    assert {("chat", "closed"), ("chat", "poisson")} <= rows
+    (tokens,) = stats["extended_stats"]
+    assert tokens["key"] == "tokens"
+    for row in tokens["data"]:  # TTFT and ITL are columns, not requests of their own
+        assert row["name"] in ("closed", "poisson")
+        assert 0 < row["ttft_p50"] <= row["ttft_p95"] <= row["ttft_p99"]
+        assert 0 < row["itl_p50"] <= row["itl_max"]
+    page = ask(url + "/")
+    assert all(word in page for word in ("extended_tables", "TTFT P95 (ms)", "ITL P95 (ms)"))
     assert len(server.seen) > 10
