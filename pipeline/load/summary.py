@@ -1,79 +1,55 @@
-"""Figures from raw records: samples, percentiles, time series. The gate and the scorecard import this.
+"""Figures from raw records: percentiles with their intervals, rates, shares, time series.
 
-A request that is not ``ok`` is +inf in every latency sample, so it can only make a tail worse. A percentile that
-falls on a failure, or that too few samples could tell from the maximum, is absent (None) with its reason.
+What each figure means is in :mod:`pipeline.load.figures`, which samples it rests on in :mod:`pipeline.load.samples`. A
+percentile that falls on a failure, or that too few samples could tell from the maximum, is absent (None) with its
+reason.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import polars as pl
 
 from loadtests.quantiles import min_samples, nearest_rank
+from pipeline.gate.statistics.shares import share_interval
+from pipeline.load.intervals import quantile_interval
+from pipeline.load.samples import METRICS, Sample, measured, samples, tpot_ms
 
 QUANTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
-METRICS = ("ttft_ms", "itl_ms", "e2e_ms")
+STATUSES = ("ok", "error", "refused", "timeout", "censored", "abandoned")
+# Shares of all measured requests; a profile's own leavers are no failures.
+SHARES = {
+    "error_share": ("error", "timeout", "censored"),
+    "refused_share": ("refused",),
+    "abandoned_share": ("abandoned",),
+}
 WINDOWS_S = (1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0)
 
 
-@dataclass(frozen=True)
-class Latencies:
-    """Samples of one stage's measured requests, in ms, in order of due time.
-
-    ``ttft_ms`` and ``e2e_ms``: one a request, from the moment it was due. ``itl_ms``: every gap between two tokens, of
-    all requests; a request that failed adds one infinite gap, the token that never came.
-    """
-
-    ttft_ms: list[float]
-    itl_ms: list[float]
-    e2e_ms: list[float]
-
-
-def measured(records: pl.DataFrame, stage: str | None = None) -> pl.DataFrame:
-    """Requests that were due in the measured part of a stage (None: of all stages), by due time."""
-    keep = pl.col("phase") == "measured"
-    if stage is not None:
-        keep &= pl.col("stage") == stage
-    return records.filter(keep).sort("due_s")
-
-
-def stage_latencies(records: pl.DataFrame, stage: str | None = None) -> Latencies:
-    """Latency samples of a stage's measured requests, failures as +inf."""
-    out = Latencies([], [], [])
-    rows = measured(records, stage)
-    for due, end, times, status in rows.select("due_s", "end_s", "token_times_s", "status").iter_rows():
-        if status != "ok" or not times or end is None:
-            out.ttft_ms.append(math.inf)
-            out.e2e_ms.append(math.inf)
-            out.itl_ms.extend([*_gaps_ms(times), math.inf])
-            continue
-        out.ttft_ms.append((times[0] - due) * 1000)
-        out.e2e_ms.append((end - due) * 1000)
-        out.itl_ms.extend(_gaps_ms(times))
-    return out
-
-
-def _gaps_ms(times: Sequence[float] | None) -> list[float]:
-    return [(b - a) * 1000 for a, b in pairwise(times or [])]
-
-
-def quantile(samples: Sequence[float], q: float) -> tuple[float | None, str | None]:
+def quantile(values: Sequence[float], q: float) -> tuple[float | None, str | None]:
     """(value, None), or (None, why there is none)."""
     needed = min_samples(q)
-    if len(samples) < needed:
-        return None, f"{len(samples)} samples; a P{q * 100:g} needs at least {needed}"
-    failed = sum(1 for s in samples if math.isinf(s))
-    if failed == len(samples):
+    if len(values) < needed:
+        return None, f"{len(values)} samples; a P{q * 100:g} needs at least {needed}"
+    failed = sum(1 for v in values if math.isinf(v))
+    if failed == len(values):
         return None, f"all {failed} failed"
-    value = nearest_rank(sorted(samples), q)
+    value = nearest_rank(sorted(values), q)
     if math.isinf(value):
-        return None, f"{failed} of {len(samples)} failed, so the P{q * 100:g} is infinite"
+        return None, f"{failed} of {len(values)} failed, so the P{q * 100:g} is infinite"
     return value, None
+
+
+def _interval(sample: Sample, metric: str, q: float, value: float) -> dict[str, Any]:
+    """The 95 % interval of a percentile; an end that the sample does not reach, or that falls on a failure, is null."""
+    effective = min(sample.effective(metric, value), float(len(sample.values)))
+    ends = quantile_interval(sorted(sample.values), q, effective)
+    low, high = (None if end is None or math.isinf(end) else end for end in ends)
+    return {"interval": [low, high], "n": len(sample.values), "n_effective": effective}
 
 
 def summarise(
@@ -90,20 +66,37 @@ def summarise(
             time, whichever request they belong to, so neither end of the window is counted twice or left out.
         fixed_output: the server was told to go on to the length asked for, so "cut off" means nothing.
         goodput: limits ``ttft_ms`` and ``tpot_ms`` that a good request keeps.
+
+    Returns:
+        One value a key of :data:`pipeline.load.figures.FIGURES`; percentiles by name below their metric. ``intervals``
+        holds, by the same name (``ttft_ms.p95``, ``error_share``), the 95 % interval and the sizes it rests on;
+        ``reasons`` why a figure is null.
     """
     rows = measured(records.filter(pl.col("stage").is_in(list(windows))))
     n = rows.height
     reasons: dict[str, str] = {}
     status = dict(rows.group_by("status").len().iter_rows()) if n else {}
     out: dict[str, Any] = {"requests": n}
-    out |= {s: int(status.get(s, 0)) for s in ("ok", "error", "refused", "timeout", "censored")}
-    samples = stage_latencies(rows)
+    out |= {s: int(status.get(s, 0)) for s in STATUSES}
+    intervals: dict[str, Any] = {}
+    found = samples(rows)
     for metric in METRICS:
         out[metric] = {}
+        sample = found[metric.removesuffix("_ms")]
         for name, q in QUANTILES.items():
-            out[metric][name], why = quantile(getattr(samples, metric), q)
-            if why:
-                reasons[f"{metric}.{name}"] = why
+            value, why = quantile(sample.values, q)
+            out[metric][name] = value
+            if value is None:
+                reasons[f"{metric}.{name}"] = str(why)
+            else:
+                intervals[f"{metric}.{name}"] = _interval(sample, metric.removesuffix("_ms"), q, value)
+    for name, kinds in SHARES.items():
+        out[name] = sum(out[k] for k in kinds) / n if n else None
+        if n:
+            ends = share_interval(sum(out[k] for k in kinds), n, 0.975)
+            intervals[name] = {"interval": list(ends), "n": n, "n_effective": float(n)}
+        else:
+            reasons[name] = "no requests"
     out |= _rates(records, windows)
     ok = rows.filter(pl.col("status") == "ok")
     out["output_tokens_mean"] = _mean(ok["output_tokens"])
@@ -128,8 +121,21 @@ def summarise(
         out["prefix_hit_share"] = int(told["cached_tokens"].sum()) / int(told["prompt_tokens"].sum())
     else:
         reasons["prefix_hit_share"] = "the server reports no cached_tokens" if ok.height else "no request succeeded"
+    out |= _queue(ok, reasons)
+    out["intervals"] = intervals
     out["reasons"] = reasons
     return out
+
+
+def _queue(ok: pl.DataFrame, reasons: dict[str, str]) -> dict[str, Any]:
+    """Percentiles of the queue time that the server itself reports for each answer."""
+    told = ok["queued_s"].drop_nulls().to_list() if "queued_s" in ok.columns else []
+    values: dict[str, float | None] = {}
+    for name, q in QUANTILES.items():
+        values[name], why = quantile([1000 * v for v in told], q) if told else (None, "the server does not report it")
+        if why:
+            reasons[f"queue_ms.{name}"] = why
+    return {"queue_ms": values}
 
 
 def _rates(records: pl.DataFrame, windows: dict[str, tuple[float, float]]) -> dict[str, float]:
@@ -159,12 +165,16 @@ def _goodput(rows: pl.DataFrame, limits: dict[str, float] | None) -> float | Non
     """Share of all requests, failures included, that kept both limits."""
     if limits is None or not rows.height:
         return None
-    good = 0
+    return float(kept(rows, limits).mean())  # type: ignore[arg-type]
+
+
+def kept(rows: pl.DataFrame, limits: dict[str, float]) -> pl.Series:
+    """Whether each request ended well (or was left by its user after it had begun) within both limits."""
+    good = []
     for due, times, status in rows.select("due_s", "token_times_s", "status").iter_rows():
-        if status == "ok" and times:
-            tpot_ms = (times[-1] - times[0]) * 1000 / (len(times) - 1) if len(times) > 1 else 0.0
-            good += (times[0] - due) * 1000 <= limits["ttft_ms"] and tpot_ms <= limits["tpot_ms"]
-    return good / rows.height
+        soon = bool(times) and (times[0] - due) * 1000 <= limits["ttft_ms"]
+        good.append(status in ("ok", "abandoned") and soon and (tpot_ms(times) or 0.0) <= limits["tpot_ms"])
+    return pl.Series("good", good, dtype=pl.Boolean)
 
 
 def series(records: pl.DataFrame, stage: str, window_s: float | None = None) -> pl.DataFrame:
@@ -179,8 +189,8 @@ def series(records: pl.DataFrame, stage: str, window_s: float | None = None) -> 
     rows = records.filter(pl.col("stage") == stage).sort("due_s")
     schema = {
         "t_s": pl.Float64, "phase": pl.String, "requests": pl.Int64, "failed": pl.Int64, "ttft_p50_ms": pl.Float64,
-        "ttft_p95_ms": pl.Float64, "ttft_max_ms": pl.Float64, "itl_p95_ms": pl.Float64,
-        "output_tokens_per_s": pl.Float64, "running": pl.Float64,
+        "ttft_p95_ms": pl.Float64, "ttft_p99_ms": pl.Float64, "ttft_max_ms": pl.Float64, "itl_p50_ms": pl.Float64,
+        "itl_p95_ms": pl.Float64, "itl_p99_ms": pl.Float64, "output_tokens_per_s": pl.Float64, "running": pl.Float64,
     }  # fmt: skip
     if not rows.height:
         return pl.DataFrame(schema=schema)
@@ -200,7 +210,7 @@ def series(records: pl.DataFrame, stage: str, window_s: float | None = None) -> 
     phases: list[set[str]] = [set() for _ in range(count)]
     columns = ("due_s", "sent_s", "end_s", "token_times_s", "status", "phase")
     for due, sent, end, times, status, phase in rows.select(columns).iter_rows():
-        ok = status == "ok" and bool(times)
+        ok = status in ("ok", "abandoned") and bool(times)
         ttft[at(due)].append((times[0] - due) * 1000 if ok else math.inf)
         failed[at(due)] += not ok
         phases[at(due)].add(phase)
@@ -220,8 +230,8 @@ def series(records: pl.DataFrame, stage: str, window_s: float | None = None) -> 
         out.append(
             (
                 first + (w + 0.5) * window_s, known, len(ttft[w]), failed[w], quantile(ttft[w], 0.5)[0],
-                quantile(ttft[w], 0.95)[0], max(finite, default=None), quantile(itl[w], 0.95)[0],
-                tokens[w] / window_s, busy[w],
+                quantile(ttft[w], 0.95)[0], quantile(ttft[w], 0.99)[0], max(finite, default=None),
+                *(quantile(itl[w], q)[0] for q in QUANTILES.values()), tokens[w] / window_s, busy[w],
             )
         )  # fmt: skip
     return pl.DataFrame(out, schema=schema, orient="row")

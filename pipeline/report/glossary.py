@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from pipeline.load.figures import FIGURES
+
 
 @dataclass(frozen=True)
 class Term:
@@ -16,25 +18,15 @@ class Term:
     source: str = ""
 
 
+def _figure(key: str, figure: str, unit: str | None = None) -> Term:
+    """A term whose meaning the load test owns."""
+    f = FIGURES[figure]
+    return Term(key, f.name, unit or f.unit, f.better, f.formula, f.source)
+
+
 TERMS = [
-    Term(
-        "ttft",
-        "Time to first token (TTFT)",
-        "ms",
-        "lower",
-        "From the moment a request was due to the arrival of its first output token at the client. A request that "
-        "was due while the client was busy counts from its due time, so a stalled server cannot hide. Failed, "
-        "refused and timed-out requests count as infinitely late.",
-        "vLLM and MLPerf Inference use the same definition, the latter from the scheduled arrival",
-    ),
-    Term(
-        "itl",
-        "Inter-token latency (ITL)",
-        "ms",
-        "lower",
-        "The gap between two neighbouring output tokens of one request as seen by the client. All gaps of all requests "
-        "are pooled; a mean for each request would hide stalls.",
-    ),
+    _figure("ttft", "ttft_ms"),
+    _figure("itl", "itl_ms"),
     Term(
         "percentile",
         "P50, P95, P99",
@@ -43,14 +35,7 @@ TERMS = [
         "The value that 50, 95 or 99 % of the samples do not exceed, from raw records. A percentile that the number "
         "of samples cannot carry is not given.",
     ),
-    Term(
-        "tokens_per_s",
-        "Output tokens per second",
-        "tok/s",
-        "higher",
-        "Output tokens that arrived during a stage, over all requests, divided by the stage's duration. At an arrival "
-        "rate below saturation it follows the rate, not the engine.",
-    ),
+    _figure("tokens_per_s", "output_tokens_per_s"),
     Term(
         "accuracy",
         "Accuracy",
@@ -91,20 +76,8 @@ TERMS = [
         "lower",
         "Memory that the server's processes hold (front end and engine core), at its highest during the load test.",
     ),
-    Term(
-        "goodput",
-        "Goodput share",
-        "%",
-        "higher",
-        "Share of all requests that ended well and met the latency targets of the load profile.",
-    ),
-    Term(
-        "prefix",
-        "Prefix hit share",
-        "%",
-        "",
-        "Share of the prompt tokens whose keys and values were found in the prefix cache, as the server's usage says.",
-    ),
+    _figure("goodput", "goodput_share", "%"),
+    _figure("prefix", "prefix_hit_share", "%"),
     Term(
         "n_effective",
         "Effective samples",

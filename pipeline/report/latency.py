@@ -15,7 +15,8 @@ import numpy.typing as npt
 import polars as pl
 
 from loadtests.quantiles import min_samples, nearest_rank
-from pipeline.load.summary import WINDOWS_S, measured, series, stage_latencies
+from pipeline.load.samples import measured, stage_latencies
+from pipeline.load.summary import WINDOWS_S, series
 from pipeline.report.inputs import TierData
 
 Floats = npt.NDArray[np.float64]
@@ -78,8 +79,8 @@ def series_of(tier: TierData, stage: str) -> StageSeries | None:
     rows = measured(tier.records, stage)
     if not rows.height:
         return None
-    samples = stage_latencies(tier.records, stage)
-    due, ttft = rows["due_s"].to_numpy().astype(np.float64), np.array(samples.ttft_ms)
+    latencies = stage_latencies(tier.records, stage)
+    due, ttft = rows["due_s"].to_numpy().astype(np.float64), np.array(latencies.ttft_ms)
     start, step = _start_of(tier, stage, due), _step(rows)
     steps = series(tier.records, stage, step).filter(pl.col("phase") == "measured")
     middle = steps["t_s"].to_numpy().astype(np.float64)
@@ -92,7 +93,7 @@ def series_of(tier: TierData, stage: str) -> StageSeries | None:
         stage=stage,
         due_s=due - start,
         ttft_ms=ttft,
-        itl_ms=np.sort(np.array(samples.itl_ms)),
+        itl_ms=np.sort(np.array(latencies.itl_ms)),
         t_s=middle - start,
         ttft_p95_ms=np.array(sliding),
         itl_p95_ms=steps["itl_p95_ms"].fill_null(math.nan).to_numpy().astype(np.float64),

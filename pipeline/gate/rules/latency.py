@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from itertools import pairwise
 
 import polars as pl
 
@@ -12,55 +10,11 @@ from loadtests.quantiles import min_samples, nearest_rank
 from pipeline.gate.context import Context, result
 from pipeline.gate.policy import ErrorRate, LatencyLimit, Truncation
 from pipeline.gate.result import RuleResult
-from pipeline.gate.statistics.effective import cluster_design_effect, serial_design_effect
 from pipeline.gate.statistics.shares import judge_share, needed_for_pass, share_interval, share_p_value
 from pipeline.gate.statistics.tails import Tail, judge_tail
-from pipeline.load.summary import measured
+from pipeline.load.samples import Sample, measured, samples
 
 NAMES = {"ttft": "time to first token", "itl": "inter-token latency"}
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Latencies of one stage in ms (failures +inf) and how many independent ones they are worth at a limit."""
-
-    values: list[float]
-    requests: int
-    span_s: float
-    clusters: list[tuple[str, int]]  # of each value: its request, and the second in which it ended
-
-    def effective(self, metric: str, limit: float) -> float:
-        """TTFT: samples in time order. ITL: gaps of one request, and gaps in one second (a step serves the whole
-        batch), are correlated; the stronger of the two clusterings counts.
-        """
-        if metric == "ttft":
-            return len(self.values) / serial_design_effect(self.values, limit)
-        by_request = cluster_design_effect(self.values, [c[0] for c in self.clusters], limit)
-        by_second = cluster_design_effect(self.values, [c[1] for c in self.clusters], limit)
-        return len(self.values) / max(by_request, by_second)
-
-
-def sample(records: pl.DataFrame, stage: str, metric: str) -> Sample:
-    """The measured requests of a stage, in order of due time."""
-    rows = measured(records, stage)
-    values: list[float] = []
-    clusters: list[tuple[str, int]] = []
-    columns = ("request_id", "due_s", "end_s", "token_times_s", "status")
-    for request, due, end, times, status in rows.select(columns).iter_rows():
-        ok = status == "ok" and bool(times)
-        if metric == "ttft":
-            values.append((times[0] - due) * 1000 if ok else math.inf)
-            clusters.append((request, int(due)))
-            continue
-        for a, b in pairwise(times or []):
-            values.append((b - a) * 1000)
-            clusters.append((request, int(b)))
-        if not ok:
-            values.append(math.inf)
-            clusters.append((request, int(end if end is not None else due)))
-    due_s = rows["due_s"]
-    span = float(due_s[-1] - due_s[0]) if rows.height > 1 else 0.0
-    return Sample(values, rows.height, span, clusters)
 
 
 def latency_limit(rule: LatencyLimit, context: Context) -> list[RuleResult]:
@@ -82,7 +36,7 @@ def _one_stage(rule: LatencyLimit, context: Context, stage: str, limit: float) -
     if records is None:
         why = context.run.missing("load/records") or "no records"
         return result(rule, "latency", title, "undecided", f"not measured: {why}", stage=stage, limit=limit, unit="ms")
-    s = sample(records, stage, rule.metric)
+    s = samples(records, stage)[rule.metric]
     n = len(s.values)
     if n == 0:
         detail = f"not measured: the load test has no measured requests in stage {stage}"
@@ -137,7 +91,7 @@ def error_rate(rule: ErrorRate, context: Context) -> list[RuleResult]:
     if records is None:
         return [_no_records(rule, context, title)]
     rows = measured(records)
-    failed = rows.filter(pl.col("status") != "ok")
+    failed = rows.filter(~pl.col("status").is_in(["ok", "abandoned"]))  # a user who leaves is the profile's doing
     kinds = ", ".join(f"{c} {s}" for s, c in sorted(failed.group_by("status").len().iter_rows()))
     detail = f"{failed.height} of {rows.height} requests failed{f' ({kinds})' if kinds else ''}"
     return [_share(rule, context, title, failed.height, rows.height, detail, "fewer failures")]

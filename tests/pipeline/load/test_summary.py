@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtests.records import SCHEMA
-from pipeline.load.summary import Latencies, measured, quantile, series, stage_latencies, summarise
+from pipeline.load.samples import Latencies, measured, stage_latencies
+from pipeline.load.summary import quantile, series, summarise
 
 
 def row(
@@ -80,7 +81,7 @@ def test_a_percentile_on_a_failure_is_absent_with_the_reason() -> None:
 def test_all_failed_gives_no_latency_and_certainly_not_zero() -> None:
     found = figures([failed(i) for i in range(30)])
     assert (found["requests"], found["ok"], found["error"]) == (30, 0, 30)
-    for metric in ("ttft_ms", "itl_ms", "e2e_ms"):
+    for metric in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"):
         assert found[metric] == {"p50": None, "p95": None, "p99": None}
         assert found["reasons"][f"{metric}.p50"] == "all 30 failed"
     assert found["output_tokens_mean"] is None
@@ -188,4 +189,4 @@ def test_series_of_an_unknown_stage_is_empty_with_its_columns() -> None:
 
 
 def test_latencies_of_nothing() -> None:
-    assert stage_latencies(frame([]), "s") == Latencies([], [], [])
+    assert stage_latencies(frame([]), "s") == Latencies([], [], [], [])
