@@ -10,17 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import polars as pl
 
 from loadtests.quantiles import min_samples, nearest_rank
+from loadtests.records import Status
 from pipeline.gate.statistics.shares import share_interval
 from pipeline.load.intervals import quantile_interval
 from pipeline.load.samples import METRICS, Sample, measured, samples, tpot_ms
 
 QUANTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
-STATUSES = ("ok", "error", "refused", "timeout", "censored", "abandoned")
+STATUSES = get_args(Status)
 # Shares of all measured requests; a profile's own leavers are no failures.
 SHARES = {
     "error_share": ("error", "timeout", "censored"),
