@@ -19,7 +19,8 @@ from loadtests.quantiles import min_samples, nearest_rank
 from loadtests.workload import Profile
 from pipeline.ab.sides import Side
 from pipeline.load.measure import measure
-from pipeline.load.summary import QUANTILES, measured, stage_latencies
+from pipeline.load.samples import measured, stage_latencies
+from pipeline.load.summary import QUANTILES
 from pipeline.stage import Progress, Stage
 
 Which = Literal["base", "candidate"]

@@ -51,13 +51,10 @@ def main() -> None:
 
 
 def _report(s: Stage, load: dict[str, Any]) -> None:
-    for name, f in load["stages"].items():
-        p95 = [f[m]["p95"] for m in ("ttft_ms", "itl_ms")]
-        ttft, itl = ("none" if v is None else f"{v:.0f} ms" for v in p95)
-        s.say(
-            f"{name}: {f['requests']} requests, {f['requests'] - f['ok']} not ok, P95 TTFT {ttft}, ITL {itl}, "
-            f"{f['output_tokens_per_s']:.0f} output tokens/s"
-        )
+    from pipeline.load.printed import lines
+
+    for line in lines(load):
+        s.say(line)
     if load["client"]["void"]:
         s.say(f"the run is void: {load['client']['void_reason']}")
 

@@ -6,12 +6,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Load profiles: what one will send. The stage itself is `loadtest`.")
+from pipeline.load.sweep.command import sweep
 
-
-@app.callback()
-def _group() -> None:
-    """Keeps a group of one command a group."""
+app = typer.Typer(no_args_is_help=True, help="Load profiles: what one will send, and the rate that a server bears. The stage itself is `loadtest`.")
 
 
 @app.command()
@@ -43,3 +40,6 @@ def plan(
         print(found.model_dump_json(indent=2))
     else:
         show(found)
+
+
+app.command()(sweep)

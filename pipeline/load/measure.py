@@ -19,7 +19,11 @@ from loadtests.records import RunInfo
 from loadtests.workload import Profile, ProfileError, load_profile, profile_path, workload_digest
 from pipeline.errors import SeatrialError
 from pipeline.files import atomic_dir, write_json
+from pipeline.load.analysis.findings import StageWindow, findings
+from pipeline.load.analysis.truncation import Pair, truncation
 from pipeline.load.child import run_locust
+from pipeline.load.figures import definitions
+from pipeline.load.idle import sent_again
 from pipeline.load.metrics import GAUGES, Sampler, read_metrics
 from pipeline.load.summary import summarise
 from pipeline.provenance import (
@@ -134,7 +138,16 @@ def measure(s: Stage, target: Target, profile_name: str, seed: int, final: Path,
             raise SeatrialError(f"Locust ended well but left no readable records in {out}: {e}; see {log}") from e
         if run.workload_digest != workload_digest(profile, seed):
             raise SeatrialError(f"{profile_path(profile_name)} changed while it was being run; run the stage again")
-        load = load_json(records, run, profile, _header(target, profile, seed, began_at, after["info"]))
+        pairs = sent_again(records, profile, base_url=target.base_url, model=target.model, seed=seed)
+        header = _header(target, profile, seed, began_at, after["info"])
+        samples = _samples(sampler.rows, run)
+        load = load_json(records, run, profile, header) | {
+            "findings": [
+                f.json()
+                for f in findings(records, _windows(run), samples, (before["metrics"], after["metrics"]), run.client)
+            ],
+            "truncation": _truncation(records, profile, pairs, target),
+        }
         write_json(out / "load.json", load)
         write_json(
             out / "server.json",
@@ -146,13 +159,26 @@ def measure(s: Stage, target: Target, profile_name: str, seed: int, final: Path,
                 "metrics_after": after["metrics"],
             },
         )
-        _samples(sampler.rows, run).write_parquet(out / "samples.parquet")
+        samples.write_parquet(out / "samples.parquet")
     return load
+
+
+def _windows(run: RunInfo) -> list[StageWindow]:
+    return [
+        StageWindow(x["name"], x["start_s"] + x["warmup_s"], x["end_s"], closed=x.get("users") is not None)
+        for x in run.stages
+    ]
+
+
+def _truncation(records: pl.DataFrame, profile: Profile, pairs: list[Pair], target: Target) -> dict[str, Any]:
+    """The bundled engine promises the same bytes whatever else it does; of another server nothing is known."""
+    fixed = profile.output.fixed_by == "ignore_eos"
+    return truncation(records, pairs, fixed_output=fixed, deterministic=target.server is not None)
 
 
 def load_json(records: pl.DataFrame, run: RunInfo, profile: Profile, header: Header) -> dict[str, Any]:
     """``load.json`` from the raw records."""
-    windows = {x["name"]: (x["start_s"] + x["warmup_s"], x["end_s"]) for x in run.stages}
+    windows = {w.name: (w.from_s, w.to_s) for w in _windows(run)}
     goodput = profile.goodput.model_dump() if profile.goodput else None
     fixed = profile.output.fixed_by == "ignore_eos"
 
@@ -168,6 +194,7 @@ def load_json(records: pl.DataFrame, run: RunInfo, profile: Profile, header: Hea
         "client": run.client.model_dump(mode="json"),
         "stages": {name: figures([name]) for name in windows},
         "overall": figures(list(windows)),
+        "definitions": definitions(),
     }
 
 

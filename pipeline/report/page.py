@@ -99,6 +99,7 @@ def context_of(
         "stage_names": run.stage_names(),
         "rules": {t: rules_of(run, t) for t in run.tiers},
         "time_groups": [g for g in groups if g],
+        "found_over_time": sections.found_over_time(run),
         "percentiles": sections.percentile_panels(run, series, palette),
         "scenarios": scenarios_of(run),
         "evaluated": lambda tier, *path: pick(tier.eval, *path, reason=tier.why("eval")),

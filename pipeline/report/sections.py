@@ -222,6 +222,33 @@ def server_panels(run: RunData) -> FigureGroup | None:
     )
 
 
+_MARKS = {True: "! found", False: "✓ not found", None: "? cannot be told"}
+
+
+def found_over_time(run: RunData) -> tuple[Table, Table] | None:
+    """What the load test found over time and of answers cut short: (what was found, every look with what it would have
+    seen); None where no tier has findings.
+    """
+    marked: list[list[str]] = []
+    looks: list[list[str]] = []
+    for name, tier in run.tiers.items():
+        load = tier.load or {}
+        for f in load.get("findings") or []:
+            row = [name, f.get("stage") or "whole run", f.get("metric") or "", str(f.get("kind")), str(f.get("words"))]
+            looks.append([_MARKS[f.get("found")], *row])
+            if f.get("found"):
+                marked.append(looks[-1])
+        if cut := load.get("truncation"):
+            looks.append([_MARKS[bool(cut.get("found"))], name, "whole run", "", "truncation", str(cut.get("words"))])
+            if cut.get("found"):
+                marked.append(looks[-1])
+    head = ["", "tier", "load stage", "figure", "look", "what it says"]
+    if not looks:
+        return None
+    note = "Each test at 5 % over a tier's whole run, after Holm; load.json has the sizes, intervals and p-values."
+    return Table(head, marked, note), Table(head, looks, note)
+
+
 SAMPLED = ("requests_running", "requests_waiting", "kv_blocks_used", "kv_blocks_total", "preemptions_total")
 
 

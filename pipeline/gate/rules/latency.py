@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import polars as pl
 
@@ -98,7 +99,9 @@ def error_rate(rule: ErrorRate, context: Context) -> list[RuleResult]:
 
 
 def truncation(rule: Truncation, context: Context) -> list[RuleResult]:
-    """Answers that the server says reached their length, although they have fewer tokens than were asked for."""
+    """Answers that the server says reached their length, although they have fewer tokens than were asked for; and the
+    load stage's prompts that were sent again when the server was idle.
+    """
     title = "answers cut short under load"
     records = context.run.records
     if records is None:
@@ -109,7 +112,27 @@ def truncation(rule: Truncation, context: Context) -> list[RuleResult]:
     if short.height:
         mean = short.select((pl.col("output_tokens") / pl.col("max_tokens")).mean()).item()
         detail += f" (on average {mean:.0%} of them)"
-    return [_share(rule, context, title, short.height, rows.height, detail, "fewer of them")]
+    share = _share(rule, context, title, short.height, rows.height, detail, "fewer of them")
+    return [_with_pairs(share, (context.run.load or {}).get("truncation"))]
+
+
+def _with_pairs(share: RuleResult, looked: dict[str, Any] | None) -> RuleResult:
+    """A difference between loaded and idle answers fails where the engine promises none; elsewhere answers are shorter
+    under load if the whole interval of the length ratio is below one. Without pairs a pass is not proven.
+    """
+    paired = (looked or {}).get("paired") or {}
+    if looked is None or not paired.get("n"):
+        detail = f"{share.detail}; no prompt was sent again when the server was idle, so equal answers are not proven"
+        if share.outcome != "pass":
+            return share.model_copy(update={"detail": detail})
+        would = "a load test whose requests end well"
+        return share.model_copy(update={"outcome": "undecided", "detail": detail, "would_decide": would})
+    detail = f"{share.detail}; {looked.get('words')}"
+    high = (paired.get("interval") or [None, None])[1]
+    worse = paired.get("different", 0) or paired.get("shorter", 0) if looked.get("deterministic") else None
+    if worse or (worse is None and high is not None and high < 1):
+        return share.model_copy(update={"outcome": "fail", "detail": detail, "would_decide": None})
+    return share.model_copy(update={"detail": detail})
 
 
 def _no_records(rule: ErrorRate | Truncation, context: Context, title: str) -> RuleResult:

@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from loadtests.quantiles import nearest_rank
-from pipeline.load.summary import measured
+from pipeline.load.samples import measured
 
 Floats = NDArray[np.float64]
 _FLOOR_MS = 0.05  # below the resolution of any client: tokens of one chunk

@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.load.analysis.signals import Floats, Signal
 
@@ -24,6 +25,7 @@ _MERGE = (2, 8, 32)  # bins
 _FEWEST_EVENTS = 6
 _FEWEST_CYCLES = 6
 _HEIGHTS = (1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0)
+_MOST_TEETH = 6
 _NEAR = 0.12  # of a period: events this close to the common phase belong to the spikes
 
 
@@ -49,7 +51,7 @@ def _binned(signal: Signal) -> Floats:
     return np.where(np.isneginf(out), np.nan, out)
 
 
-def _events(over: Floats, merge: int) -> Floats:
+def _events(over: NDArray[np.bool_], merge: int) -> Floats:
     """First bins of the runs of exceedances, where a gap of at most ``merge`` bins does not end a run."""
     at = np.flatnonzero(over)
     return at[np.diff(at, prepend=-10 * _BINS) > merge].astype(np.float64)
@@ -98,8 +100,7 @@ def _one_setting(
     scaled = np.where(band, z / np.maximum(_local_level(z), regular), 0.0)
     best = int(np.argmax(scaled))
     p = min(float(_tail(k, scaled[best : best + 1])[0]) * int(band.sum()), 1.0)
-    # The spectrum of a comb repeats at the multiples of its frequency: the lowest that is nearly as high is meant.
-    return p, int(np.flatnonzero(scaled >= 0.7 * scaled[best])[0]), events
+    return p, best, events
 
 
 def spikes(signal: Signal) -> Spikes | None:
@@ -121,16 +122,43 @@ def spikes(signal: Signal) -> Spikes | None:
     if best is None:
         return None
     p, k, events = best
+    median = signal.median_ms()
     period = _refined(events, k)
-    phase = np.exp(2j * np.pi * events / period)
-    centre = float(np.angle(phase.sum())) / (2 * np.pi) * period % period
-    away = (events - centre + period / 2) % period - period / 2
-    mine = events[np.abs(away) <= max(_NEAR * period, 1.0)]
-    reach = max(1, int(_NEAR * period))
-    heights = [float(np.nanmax(bins[int(b) : int(b) + reach + 1])) for b in mine]
+    comb = _comb(bins, events, period, median)
+    # The spectrum of a comb repeats at the multiples of its frequency: where nearly all of the height stands at every
+    # m-th tooth, the period is m times as long.
+    for m in range(_MOST_TEETH, 1, -1):
+        by_tooth = np.bincount(comb.cycles % m, weights=comb.heights, minlength=m)
+        if by_tooth.max() >= 0.7 * comb.heights.sum() and m * period <= _BINS / _FEWEST_CYCLES:
+            period *= m
+            comb = _comb(bins, events, period, median, comb.first + int(np.argmax(by_tooth)) * period / m)
+            break
     scale = signal.span_s / _BINS
-    height = float(np.median(heights)) - signal.median_ms() if heights else 0.0
-    return Spikes(min(p * tried, 1.0), period * scale, height, centre * scale, len(mine))
+    tall = comb.heights[comb.heights >= comb.heights.max() / 3] if len(comb.heights) else comb.heights
+    height = float(np.median(tall)) if len(tall) else 0.0
+    return Spikes(min(p * tried, 1.0), period * scale, height, comb.first % period * scale, len(tall))
+
+
+@dataclass(frozen=True)
+class _Comb:
+    """Teeth of a period that have an event near them: their numbers and the height above the median at each."""
+
+    first: float
+    cycles: NDArray[np.int64]
+    heights: Floats
+
+
+def _comb(bins: Floats, events: Floats, period: float, median_ms: float, first: float | None = None) -> _Comb:
+    if first is None:
+        first = float(np.angle(np.exp(2j * np.pi * events / period).sum())) / (2 * np.pi) * period % period
+    cycle = np.round((events - first) / period).astype(np.int64)
+    near = np.abs(events - first - cycle * period) <= max(_NEAR * period, 1.0)
+    reach = max(1, int(_NEAR * period))
+    tops: dict[int, float] = {}
+    for c, at in zip(cycle[near], events[near], strict=True):
+        top = float(np.nanmax(bins[int(at) : int(at) + reach + 1])) - median_ms
+        tops[int(c)] = max(tops.get(int(c), 0.0), top)
+    return _Comb(first, np.asarray(list(tops), dtype=np.int64), np.asarray(list(tops.values())))
 
 
 def _refined(events: Floats, k: int) -> float:

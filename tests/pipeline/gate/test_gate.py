@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -115,8 +116,23 @@ def _newer_set_everywhere(root: Path) -> None:
         write_items(root, tier, items(tier), header=header(tier, "core-v2"))
 
 
+def _other_bytes(load: dict[str, Any]) -> None:
+    load["truncation"]["paired"].update(same=7, different=1)
+    load["truncation"]["words"] = "7 of 8 prompts gave the same bytes idle as under load"
+
+
+def _no_pairs(load: dict[str, Any]) -> None:
+    load["truncation"]["paired"].update(n=0, same=0)
+
+
+def _shorter_elsewhere(load: dict[str, Any]) -> None:
+    load["truncation"] |= {"deterministic": False, "words": "8 pairs: 0.9 times as long under load as idle"}
+    load["truncation"]["paired"].update(same=0, different=8, shorter=8, interval=[0.85, 0.95])
+
+
 _VOID = {"client": {"void": True, "void_reason": "lag 40 ms"}}
 _EVAL, _RECORDS = "results/int8/eval/eval.json", "results/int8/load/records.parquet"
+_LOAD = "results/int8/load/load.json"
 _EVALSET, _SERVER = "reports/evalset.json", "results/int8/load/server.json"
 
 # fault: (how it is planted, the rule that must see it, the outcome, words in what it says)
@@ -125,6 +141,9 @@ PLANTED: dict[str, tuple[Plant, str, str, str]] = {
     "slow decode": (load_of_int8(change=slow(40, "itl")), "itl-p95/short_burst", "fail", "limit 600"),
     "failing requests": (load_of_int8(change=fails_one_in_ten), "errors", "fail", "45 of 450 requests failed (45 tim"),
     "truncation": (load_of_int8(change=_cut_short), "truncation", "fail", "57 of 450 answers have fewer tokens"),
+    "other bytes under load": (edit_json(_LOAD, _other_bytes), "truncation", "fail", "7 of 8 prompts gave the same"),
+    "no prompt sent again": (edit_json(_LOAD, _no_pairs), "truncation", "undecided", "equal answers are not proven"),
+    "shorter under load": (edit_json(_LOAD, _shorter_elsewhere), "truncation", "fail", "0.9 times as long"),
     "a wave of late ones": (load_of_int8(change=_wave), "ttft-p95/short_burst", "undecided", "10 of 150 requests over"),
     "too few requests": (load_of_int8(requests=10), "ttft-p95/short_burst", "undecided", "more requests of this kind"),
     "no measured request": (load_of_int8(requests=0), "ttft-p95/short_burst", "undecided", "no measured requests"),
