@@ -8,7 +8,10 @@ import typer
 
 from pipeline.load.sweep.command import sweep
 
-app = typer.Typer(no_args_is_help=True, help="Load profiles: what one will send, and the rate that a server bears. The stage itself is `loadtest`.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Load profiles: what one will send; the rate that a server bears. The stage itself is `loadtest`.",
+)
 
 
 @app.command()

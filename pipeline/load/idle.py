@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from loadtests.client import Endpoint, Exchange, StreamClient
+from loadtests.client import Endpoint, Exchange, StreamClient, encoded
 from loadtests.driver import request_body
 from loadtests.traffic import prompt_of
 from loadtests.workload import Profile
@@ -46,10 +46,11 @@ def sent_again(
         for row in chosen(records, count):
             prompt = prompt_of(specs[row["stage"]], seed, _index(row))
             exchange = Exchange(
-                request_id=row["request_id"], stage=row["stage"], phase="measured", seed=seed,
+                request_id=f"idle-{row['request_id']}", stage=row["stage"], phase="measured", seed=seed,
                 due_s=time.monotonic(), max_tokens=prompt.max_tokens,
             )  # fmt: skip
-            client.send(exchange, request_body(profile, model, prompt.messages, prompt.max_tokens, True))
+            body = request_body(profile, model, prompt.messages, prompt.max_tokens, True)
+            client.send(exchange, encoded(body))
             if exchange.status == "ok":
                 pairs.append(paired(row, exchange.row()))
     finally:

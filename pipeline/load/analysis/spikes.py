@@ -105,6 +105,8 @@ def _one_setting(
 
 def spikes(signal: Signal) -> Spikes | None:
     """The likeliest period; None where there are too few samples over any level."""
+    if not np.isfinite(signal.v_ms).any():
+        return None
     bins = _binned(signal)
     tops = bins[~np.isnan(bins)]
     if len(tops) < 5 * _FEWEST_EVENTS:

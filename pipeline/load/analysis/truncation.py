@@ -134,7 +134,9 @@ def truncation(
     rows = measured(records).filter((pl.col("status") == "ok") & pl.col("output_tokens").is_not_null())
     less = rows["output_tokens"] < rows["max_tokens"]
     top = ceiling(rows)
-    short = less & ((rows["finish_reason"] == "length").fill_null(False) | pl.Series([fixed_output] * rows.height))
+    short = less & (
+        (rows["finish_reason"] == "length").fill_null(False) | pl.Series([fixed_output] * rows.height, dtype=pl.Boolean)
+    )
     if top is not None:
         short |= less & (rows["output_tokens"] == top.tokens)
     known = rows["concurrency"].is_not_null()
@@ -148,7 +150,7 @@ def truncation(
         "ceiling": asdict(top) if top else None,
         "onset": asdict(begins) if begins else None,
         "length_and_load": _correlation(rows),
-        "paired": asdict(paired),
+        "paired": asdict(paired) | {"interval": list(paired.interval) if paired.interval else None},
         "pairs": [asdict(p) for p in pairs],
         "deterministic": deterministic,
     }

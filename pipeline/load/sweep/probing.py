@@ -12,14 +12,14 @@ from loadtests.output import read_run
 from loadtests.workload import Goodput, Profile
 from pipeline.errors import SeatrialError
 from pipeline.gate.statistics.effective import serial_design_effect
-from pipeline.load.child import longest_s, run_locust
+from pipeline.load.child import run_locust
 from pipeline.load.measure import Target
 from pipeline.load.samples import measured
 from pipeline.load.summary import kept, summarise
 from pipeline.load.sweep.search import Probe
 
-FEWEST_S = 5.0
-_WARMUP_S = 3.0
+FEWEST_S = 2.0
+_WARMUP_S = 2.0
 _START_S = 6.0  # for Locust to start and end, usually
 
 
@@ -62,9 +62,6 @@ class Plan:
     def cost_s(self, rate_per_s: float) -> float:
         """The most that a probe takes, but for a Locust that hangs: warm-up, stage, a full drain and its start."""
         return self.at(rate_per_s).planned_s + self.profile.drain_s + _START_S
-
-    def longest_s(self, rate_per_s: float) -> float:
-        return longest_s(self.at(rate_per_s))
 
 
 def run_probe(target: Target, plan: Plan, rate_per_s: float, seed: int, work: Path) -> Probe:

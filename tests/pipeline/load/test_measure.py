@@ -95,6 +95,10 @@ def test_five_files_and_a_header(tmp_path: Path, child: Server) -> None:
 
     ttft = (due["first_token_s"] - due["due_s"]).to_numpy() * 1000
     assert figures["ttft_ms"]["p95"] == pytest.approx(np.quantile(ttft, 0.95, method="inverted_cdf"))
+    assert set(load["definitions"]) <= set(figures)
+    assert {f["kind"] for f in load["findings"]} == {"trend", "step", "spikes", "stall", "memory", "blocks", "client"}
+    assert load["truncation"]["paired"]["n"] == 8
+    assert {p["loaded_tokens"] for p in load["truncation"]["pairs"]} == {3}
     server = json.loads((out / "server.json").read_text())
     assert server["info"]["model"] == server["info_after"]["model"] == "mock"
     assert "seatrial_num_requests_running" in server["metrics_after"]
@@ -212,6 +216,9 @@ def test_the_bundled_engine_on_a_tiny_artifact(tmp_path: Path, monkeypatch: pyte
     manifest = read_manifest(Path("artifacts/int8"))
     assert load["header"]["quantisation"]["name"] == manifest.name
     assert load["header"]["engine_derived"]["compute_dtype"] == "float32"
+    assert load["truncation"]["deterministic"]
+    assert load["truncation"]["paired"]["shorter"] == load["truncation"]["paired"]["different"] == 0
+    assert next(f for f in load["findings"] if f["kind"] == "blocks")["size"] == 0
     server = json.loads(Path("results/int8/load/server.json").read_text())
     assert server["info_after"]["steps"]["generation_tokens"] > server["info"]["steps"]["generation_tokens"]
     samples = pl.read_parquet("results/int8/load/samples.parquet")

@@ -283,3 +283,30 @@ def test_a_foreign_server_without_gauges_or_info(tmp_path: Path, whole_run: Run)
     frame.with_columns(gone).write_parquet(load / "samples.parquet")
     text = " ".join(sound(rebuilt((root, params))).text.split())
     assert "Nothing to draw for int8, blocks: the server does not report it." in text
+
+
+@pytest.mark.usefixtures("blank_figures")
+def test_what_was_found_over_time_is_marked_and_every_look_is_listed(run_copy: Run) -> None:
+    root = run_copy[0]
+
+    def plant(load: Any) -> None:
+        load["findings"] = [
+            {"kind": "trend", "stage": "short_burst", "metric": "TTFT P50", "found": True, "words": "+8.0 % over it"},
+            {"kind": "step", "stage": "short_burst", "metric": "TTFT P50", "found": False, "words": "no step"},
+            {"kind": "memory", "stage": None, "metric": None, "found": None, "words": "no samples"},
+        ]
+        load["truncation"] = {"found": True, "words": "3 of 30 answers short"}
+
+    assert "Found over time" not in rebuilt(run_copy)
+    edit(root / "results/int8/load/load.json", plant)
+    text = rebuilt(run_copy)
+    sound(text)
+    found = text.partition("<caption>Found over time")[2].partition("</table>")[0]
+    assert "+8.0 % over it" in found
+    assert "3 of 30 answers short" in found
+    assert "no step" not in found
+    assert "! found" in found
+    every = text.partition("<caption>every look over time")[2].partition("</table>")[0]
+    assert every.count("<tr>") == 5
+    edit(root / "results/int8/load/load.json", lambda load: load["findings"].pop(0) and load.pop("truncation"))
+    assert "Stable: no trend" in rebuilt(run_copy)

@@ -9,6 +9,8 @@ import numpy as np
 import polars as pl
 
 from loadtests.records import SCHEMA
+from loadtests.simulator.scenario import Scenario
+from loadtests.simulator.timing import Timing
 from pipeline.load.analysis.signals import Floats, Signal
 
 
@@ -69,4 +71,19 @@ def served(due_s: Floats, service_s: Floats, stall: tuple[float, float] | None =
         rows.append(request(i, due, done - due, [], concurrency=max(users, 1)))
         if users:
             clocks[user] = done
+    return frame(rows)
+
+
+def simulated(scenario: Scenario, due_s: Floats, rng: np.random.Generator, tokens: int = 12) -> pl.DataFrame:
+    """What the simulated server's clock makes of requests due then, on that clock itself: delays with a spread of 8 %,
+    and its faults of time.
+    """
+    timing = Timing(scenario)
+    rows = []
+    for i, due in enumerate(due_s):
+        noise = np.exp(0.08 * rng.standard_normal(tokens))
+        times = [timing.after(float(due), scenario.ttft_ms / 1000 * noise[0])]
+        for n in noise[1:]:
+            times.append(timing.after(times[-1], scenario.itl_ms / 1000 * n))
+        rows.append(request(i, float(due), times[0] - float(due), np.diff(times).tolist()))
     return frame(rows)
