@@ -141,6 +141,8 @@ def test_one_token_of_every_request(tmp_path: Path, kv: str, isa: str) -> None:
                 batch = [
                     BatchEntry(f"{i}", [i + 1], length + step, tables[i], "last") for i, length in enumerate(lengths)
                 ]
+                if step:  # and some more of one
+                    batch[-1] = BatchEntry("15", [3, 4, 5], lengths[-1] + step, tables[-1], "last")
                 made += [rows[:].clone() for rows in runner.execute(batch) if rows is not None]
             found.append(torch.cat(made))
         assert len(found[0]) == 2 * len(lengths)

@@ -1,4 +1,4 @@
-/* Attention of steps in which every request computes one token: what attention.c does for such rows, in the same order
+/* Attention of requests that compute one token each: what attention.c does for such rows, in the same order
    and so with the same bits, for the common shapes only (step_attention_fits) and without what those do not need.
 
    An item is one request and KV head. It reads the cache as a sequence of strips, keys of a range first and then its
@@ -12,6 +12,7 @@
 #define STRIP 64
 #define PIECES (RANGE / PIECE)
 #define STRIP_PIECES (STRIP / PIECE)
+#define ITEMS_A_THREAD 6L /* with fewer, attention.c shares the ranges of an item */
 #define MOST_QUERIES 4
 #define MOST_DIM 256
 #define SIDE (VL == 16 ? 4 : PARTS) /* vectors side by side: their sums stay in registers */
@@ -240,13 +241,9 @@ static void attend_item(void *context, long item) {
     }
 }
 
-int step_attention_fits(long rows, long requests, const int32_t *starts, long heads, long kv_heads, long dim,
-                        long block_size, long window, int threads) {
-    if (window || rows != requests || block_size != PIECE || dim % STRIP || dim > MOST_DIM) return 0;
-    if (heads / kv_heads > MOST_QUERIES || (threads > 1 && requests * kv_heads < 6L * threads)) return 0;
-    for (long r = 0; r < requests; r++)
-        if (starts[r + 1] - starts[r] != 1) return 0;
-    return 1;
+int step_attention_fits(long requests, long heads, long kv_heads, long dim, long block_size, long window, int threads) {
+    if (window || block_size != PIECE || dim % STRIP || dim > MOST_DIM || heads / kv_heads > MOST_QUERIES) return 0;
+    return requests > 0 && (threads == 1 || requests * kv_heads >= ITEMS_A_THREAD * threads);
 }
 
 void step_attention(const void *q, int q_bf16, void *out, const KvPointers *c, const int32_t *lengths,

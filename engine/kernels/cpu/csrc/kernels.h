@@ -21,9 +21,8 @@ API int paged_attention(const void *q, int q_bf16, void *out, void *k_cache, voi
                         long requests, long heads, long kv_heads, long dim, long block_size, long window, float scale,
                         int threads);
 
-/* In attention_step.c: the same, with the same bits, for steps and shapes that fit. */
-int step_attention_fits(long rows, long requests, const int32_t *starts, long heads, long kv_heads, long dim,
-                        long block_size, long window, int threads);
+/* In attention_step.c: the same, with the same bits, for requests of one row each and for shapes that fit. */
+int step_attention_fits(long requests, long heads, long kv_heads, long dim, long block_size, long window, int threads);
 void step_attention(const void *q, int q_bf16, void *out, const KvPointers *cache, const int32_t *lengths,
                     const int32_t *tables, long max_blocks, long requests, long heads, long kv_heads, long dim, float scale,
                     int threads);

@@ -98,6 +98,22 @@ static void best_row(void *context, long r) {
     b->values[r] = nan ? NAN : most;
 }
 
+/* Requests that compute one token come first in a step; together, if there are enough of them. Returns as run_op. */
+static int attend(const Program *p, const Op *op, const Inputs *in, const void *q, void *out) {
+    const KvPointers *c = &op->cache;
+    long single = 0;
+    while (single < in->requests && in->starts[single + 1] - in->starts[single] == 1) single++;
+    if (!step_attention_fits(single, op->heads, op->kv_heads, op->dim, c->block_size, op->window, p->threads)) single = 0;
+    if (single)
+        step_attention(q, p->bf16, out, c, in->lengths, in->tables, in->max_blocks, single, op->heads, op->kv_heads,
+                       op->dim, op->number, p->threads);
+    if (single == in->requests) return 0;
+    return paged_attention(q, p->bf16, out, c->k, c->v, c->k_scale, c->v_scale, c->kind, in->starts + single,
+                           in->lengths + single, in->tables + single * in->max_blocks, in->max_blocks,
+                           in->requests - single, op->heads, op->kv_heads, op->dim, c->block_size, op->window, op->number,
+                           p->threads);
+}
+
 /* Returns 0, or 1 where memory ran out. */
 static int run_op(const Program *p, const Op *op, const Inputs *in) {
     long rows = op->picked ? in->num_wanted : in->rows;
@@ -125,16 +141,7 @@ static int run_op(const Program *p, const Op *op, const Inputs *in) {
             CALL(place_queries, x, y, &s, rows, p->threads);
             return 0;
         }
-        case ATTEND:
-            if (step_attention_fits(rows, in->requests, in->starts, op->heads, op->kv_heads, op->dim, c->block_size,
-                                    op->window, p->threads)) {
-                step_attention(x, p->bf16, y, c, in->lengths, in->tables, in->max_blocks, in->requests, op->heads,
-                               op->kv_heads, op->dim, op->number, p->threads);
-                return 0;
-            }
-            return paged_attention(x, p->bf16, y, c->k, c->v, c->k_scale, c->v_scale, c->kind, in->starts, in->lengths,
-                                   in->tables, in->max_blocks, in->requests, op->heads, op->kv_heads, op->dim,
-                                   c->block_size, op->window, op->number, p->threads);
+        case ATTEND: return attend(p, op, in, x, y);
         case JOIN:
             for (long r = 0; r < rows; r++)
                 memcpy((char *)y + (r * op->stride + op->column) * size, (char *)x + r * op->width * size, op->width * size);
