@@ -32,6 +32,7 @@ _STAGES = {
     "evaluate": ("pipeline.evaluation", "Stage: the regression set against a booted or running server."),
     "loadtest": ("pipeline.load", "Stage: staged load through Locust against a booted or running server."),
     "ab": ("pipeline.ab", "Two builds in interleaved rounds on this machine: ship, hold or undecided."),
+    "diagnose": ("pipeline.diagnosis", "Why a run is slow or wrong, from the engine's own logs, in a fixed order."),
     "gate": ("pipeline.gate", "Stage: judge all tiers, write reports/verdict.json."),
     "scorecard": ("pipeline.report", "Stage: write reports/scorecard.html, metrics and plots."),
 }

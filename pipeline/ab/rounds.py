@@ -18,6 +18,7 @@ from loadtests.output import read_run
 from loadtests.quantiles import min_samples, nearest_rank
 from loadtests.workload import Profile
 from pipeline.ab.sides import Side
+from pipeline.load.engine_log import fresh, keep
 from pipeline.load.measure import measure
 from pipeline.load.samples import measured, stage_latencies
 from pipeline.load.summary import QUANTILES
@@ -79,8 +80,10 @@ def run_round(side: Side, which: Which, pair: int, profile: Profile, profile_nam
     began = time.monotonic()
     out.parent.mkdir(parents=True, exist_ok=True)
     logs = [out.parent / f"{out.name}.{what}.log" for what in ("server", "locust")]
-    with side.open(logs[0]) as target:
+    engine_logs = fresh(out.parent / f"{out.name}.engine")
+    with side.open(logs[0], engine_logs) as target:
         load = measure(_Quiet("ab", out.name), target, profile_name, seed, out, logs[1])
+    keep(engine_logs, out)
     client = load["client"]
     records, _ = read_run(out)
     rows = measured(records)

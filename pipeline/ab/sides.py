@@ -47,8 +47,10 @@ class Side:
     model: str | None = None
 
     @contextmanager
-    def open(self, log: Path) -> Iterator[Target]:
+    def open(self, log: Path, engine_logs: Path | None = None) -> Iterator[Target]:
         """A fresh boot (of a URL: a fresh look), ended when the block ends.
+
+        ``engine_logs``: where the engine writes its own logs, if it is this project's (another's may not know how).
 
         Raises:
             SeatrialError: it does not come up or answer.
@@ -59,7 +61,9 @@ class Side:
             return
         assert self.artifact is not None
         more: dict[str, Any] = {} if self.tree is None else {"root": self.tree.root, "python": self.tree.python}
-        options = () if self.seam is None else ("--seam", self.seam)
+        options = [] if self.seam is None else ["--seam", self.seam]
+        if engine_logs is not None and self.tree is None:
+            options += ["--log-dir", str(engine_logs.absolute())]
         with bundled_server(self.artifact, self.settings, log, options=options, **more) as server:
             yield Target(server.base_url, server.model, server, self.settings, self.identities)
 

@@ -31,7 +31,8 @@ def main() -> None:
     params = load_params()
     if not args.base_url:
         params.recipe_of(args.tier)
-    from pipeline.load.measure import LOGS, bundled, foreign, measure, read_profile
+    from pipeline.load.engine_log import keep
+    from pipeline.load.measure import LOGS, bundled, engine_logs, foreign, measure, read_profile
     from pipeline.load.times import with_times
 
     profile = with_times(args.profile or params.load.profile, args.warmup_s, args.duration_s)
@@ -45,6 +46,7 @@ def main() -> None:
             opened = foreign(args.base_url, args.model) if args.base_url else bundled(args.tier, params.engine)
             with opened as target:
                 load = measure(s, target, profile, seed, out, log)
+            keep(engine_logs(args.tier), out)
         except SeatrialError as e:
             raise SeatrialError(f"stage {s.label}: {e}\nnothing was written to {out}; an earlier result stays") from e
         _report(s, load)

@@ -22,6 +22,7 @@ from pipeline.files import atomic_dir, write_json
 from pipeline.load.analysis.findings import StageWindow, findings
 from pipeline.load.analysis.truncation import Pair, truncation
 from pipeline.load.child import run_locust
+from pipeline.load.engine_log import fresh
 from pipeline.load.figures import definitions
 from pipeline.load.idle import sent_again
 from pipeline.load.metrics import GAUGES, Sampler, read_metrics
@@ -64,6 +65,11 @@ class Target:
             self.server.check()
 
 
+def engine_logs(tier: str) -> Path:
+    """Where the engine writes its own logs while it is measured; ``engine_log.keep`` brings them to the records."""
+    return LOGS / f"load-{tier}.engine"
+
+
 @contextmanager
 def bundled(tier: str, config: EngineConfig) -> Iterator[Target]:
     """``artifacts/TIER`` on the bundled engine.
@@ -75,7 +81,8 @@ def bundled(tier: str, config: EngineConfig) -> Iterator[Target]:
     artifact = Path("artifacts") / tier
     manifest = verify(artifact)
     identities = (model_identity(manifest), engine_identity(config), quantisation_identity(manifest))
-    with bundled_server(artifact, config, LOGS / f"load-{tier}.server.log", model=tier) as server:
+    log, logs = LOGS / f"load-{tier}.server.log", fresh(engine_logs(tier))
+    with bundled_server(artifact, config, log, model=tier, options=("--log-dir", str(logs))) as server:
         yield Target(server.base_url, server.model, server, config.model_dump(mode="json"), identities)
 
 
