@@ -33,6 +33,7 @@ _STAGES = {
     "loadtest": ("pipeline.load", "Stage: staged load through Locust against a booted or running server."),
     "ab": ("pipeline.ab", "Two builds in interleaved rounds on this machine: ship, hold or undecided."),
     "diagnose": ("pipeline.diagnosis", "Why a run is slow or wrong, from the engine's own logs, in a fixed order."),
+    "drill": ("pipeline.drill", "Plant faults one at a time: was each caught, was it named, by what, in what time."),
     "gate": ("pipeline.gate", "Stage: judge all tiers, write reports/verdict.json."),
     "scorecard": ("pipeline.report", "Stage: write reports/scorecard.html, metrics and plots."),
 }

@@ -70,7 +70,9 @@ def look_at(
     )
     named = {name: compared["/".join(name)] for name in figures}
     blocking = [(stage, figure) for stage in stages for figure in params.blocking.get(stage, [])]
-    verdict, reason = _verdict({n: named[n] for n in blocking if n in named}, [n for n in blocking if n in absent])
+    verdict, reason = _verdict(
+        {n: named[n] for n in blocking if n in named}, {n: absent[n] for n in blocking if n in absent}
+    )
     return Look(len(pairs), named, absent, verdict, reason)
 
 
@@ -87,6 +89,9 @@ def _figures(
             b = [candidate.figures[stage, figure] for _, candidate in pairs]
             if missing := sum(v is None for v in (*a, *b)):
                 absent[stage, figure] = f"too few samples for it in {missing} of {2 * len(pairs)} rounds"
+                continue
+            if zero := sum(v == 0 for v in (*a, *b)):
+                absent[stage, figure] = f"0 in {zero} of {2 * len(pairs)} rounds: tokens reached the client together"
                 continue
             known = ([float(v) for v in a if v is not None], [float(v) for v in b if v is not None])
             columns.append(known)
@@ -110,7 +115,7 @@ def _mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values)) if all(map(math.isfinite, values)) else math.inf
 
 
-def _verdict(blocking: Mapping[Name, Compared], absent: Sequence[Name]) -> tuple[Verdict, str]:
+def _verdict(blocking: Mapping[Name, Compared], absent: Mapping[Name, str]) -> tuple[Verdict, str]:
     """Any blocking figure that fails holds; all must pass to ship; no evidence is never a pass."""
     failing = [n for n, c in blocking.items() if c.outcome == "fail"]
     open_ = [n for n, c in blocking.items() if c.outcome == "undecided"]
@@ -118,7 +123,8 @@ def _verdict(blocking: Mapping[Name, Compared], absent: Sequence[Name]) -> tuple
         worst = max(failing, key=lambda n: -1.0 if (r := blocking[n].ratio) is None else r.ratio)
         return "hold", f"{_words(worst)} is {blocking[worst].why}" + _also(failing, worst)
     if absent:
-        return "undecided", f"{_words(absent[0])} has too few samples: a longer slice, or another blocking figure"
+        name, why = next(iter(absent.items()))
+        return "undecided", f"{_words(name)}: {why}; a longer slice, or another blocking figure"
     if open_ or not blocking:
         if not blocking:
             return "undecided", "no figure blocks: ab.blocking names none of this profile's stages"

@@ -7,6 +7,7 @@ from typing import Any
 
 from scipy import stats
 
+from pipeline.ab.seeds import seed_problems
 from pipeline.ab.sides import Side
 from pipeline.evaluation.cache import open_cache
 from pipeline.evaluation.items import EVALSETS, Item, load_evalset
@@ -32,10 +33,14 @@ def compare_answers(
     evalset = load_evalset(EVALSETS / params.evaluation.evalset)
     items = select(evalset.items, per_scenario)
     a, b = (
-        _judged(side, items, params.evaluation.concurrency, logs / f"quality-{name}.log", s, name)
+        judged_answers(side, items, params.evaluation.concurrency, logs / f"quality-{name}.log", s)
         for name, side in (("base", base), ("candidate", candidate))
     )
-    return compared(a, b) | {"evalset": evalset.identity.name}
+    seeds = {}
+    for name, side in (("base", base), ("candidate", candidate)):
+        with side.open(logs / f"seeds-{name}.log") as target:
+            seeds[name] = seed_problems(target.base_url, target.model)
+    return compared(a, b) | {"seed_problems": seeds, "evalset": evalset.identity.name}
 
 
 def compared(base: list[Judged], candidate: list[Judged]) -> dict[str, Any]:
@@ -67,13 +72,18 @@ def _said(j: Judged) -> Any:
     return None if reply is None else (reply.text, reply.finish_reason, reply.choice_logprobs)
 
 
-def _judged(side: Side, items: list[Item], concurrency: int, log: Path, s: Stage, name: str) -> list[Judged]:
+def judged_answers(side: Side, items: list[Item], concurrency: int, log: Path, s: Stage) -> list[Judged]:
+    """Every item asked of a fresh boot of the side, nothing reused, and judged.
+
+    Raises:
+        SeatrialError: the server does not come up, dies or answers nonsense.
+    """
     model, engine, quantisation = side.identities
     with side.open(log) as target:
         health = None if target.server is None else f"{target.base_url}/health"
         who = Target(
             target.base_url, target.model, model, engine, quantisation, side.settings, {}, None, target.check, health
         )
-        with open_cache(None) as cache, s.progress(len(items), f"items of the {name}") as bar:
+        with open_cache(None) as cache, s.progress(len(items), "items") as bar:
             answered = answer_all(items, who, cache, concurrency, bar.advance)
     return judge_all(answered, lambda: None)

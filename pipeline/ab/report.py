@@ -33,6 +33,8 @@ def markdown(value: dict[str, Any]) -> str:
             f"Quality ({quality['evalset']}, {quality['items']} items): {quality['answers_changed']} answers changed, "
             f"{quality['lost']} turned wrong, {quality['gained']} right (McNemar p = {quality['mcnemar_p']:.2g}).",
         ]
+        for side, problems in quality["seed_problems"].items():
+            lines += [f"Seeds are not kept by the {side}: {'; '.join(problems)}."] if problems else []
     return "\n".join(lines) + "\n"
 
 

@@ -33,6 +33,7 @@ class Machine:
         self.rng = np.random.default_rng(3)
         self.void: set[int] = set()
         self.failing: Which | None = None
+        self.zero: tuple[str, str] | None = None
         self.order: list[tuple[int, str, int]] = []
 
     def clock(self) -> float:
@@ -54,6 +55,8 @@ class Machine:
             figures[stage, "ttft-p99"] = None
             if self.failing == which:
                 figures[stage, "ttft-p95"] = math.inf
+        if self.zero is not None:
+            figures[self.zero] = 0.0
         return Round(which, pair, seed, self.round_s, figures, 50, 0, "lag" if pair in self.void else None)
 
 

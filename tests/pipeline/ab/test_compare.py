@@ -102,9 +102,18 @@ def test_failures_of_the_candidate_alone_hold_and_of_the_base_decide_nothing(tmp
 def test_a_figure_without_samples_is_named_and_never_passes(tmp_path: Path) -> None:
     value = compared(Machine({}), tmp_path, blocking={"prefill": ["ttft-p99"]})
     assert value["verdict"] == "undecided"
-    assert "P99 TTFT of prefill has too few samples" in value["reason"]
+    assert "P99 TTFT of prefill: too few samples" in value["reason"]
     assert figure_of(value, "prefill", "ttft-p99")["ratio"] is None
     assert "Not compared: prefill ttft-p99" in markdown(value)
+
+
+def test_tokens_that_came_together_have_no_ratio(tmp_path: Path) -> None:
+    machine = Machine({})
+    machine.zero = ("prefill", "itl-p50")
+    value = compared(machine, tmp_path)
+    assert value["verdict"] == "ship"
+    assert "tokens reached the client together" in figure_of(value, "prefill", "itl-p50")["why"]
+    assert all((e["stage"], e["figure"]) != ("pooled", "itl-p50") for e in value["estimates"])
 
 
 def test_throughput_is_worse_when_it_falls_and_pooled_lies_between_the_stages(tmp_path: Path) -> None:

@@ -1,0 +1,257 @@
+"""Faults of a running engine and of the artifact that it serves, against the same one without them.
+
+by_ab        interleaved rounds decide (`seatrial ab`), and the diagnosis of the last pair names
+by_round     one round of each: rules on its records, and the diagnosis of the two
+by_answers   greedy answers to the same items, and the diagnosis of the two
+by_seeds     sampled answers with equal and with other seeds
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from loadtests.workload import Profile
+from pipeline.ab.compare import compare_builds
+from pipeline.ab.quality import judged_answers
+from pipeline.ab.rounds import run_round
+from pipeline.ab.seeds import seed_problems
+from pipeline.ab.sides import Project, Side, side_of
+from pipeline.diagnosis.inputs import Run, read_run_folder
+from pipeline.diagnosis.quality import quality
+from pipeline.diagnosis.walk import named, walk
+from pipeline.drill.damage import Damage, damaged, doubled_bos, scale_of_one_layer, wrong_template
+from pipeline.drill.fault import Fault, Part, Seen
+from pipeline.evaluation.items import EVALSETS, load_evalset
+from pipeline.evaluation.run import Judged, select
+from pipeline.files import atomic_write
+from pipeline.load.measure import read_profile
+from pipeline.params import AbParams
+from pipeline.stage import Stage
+
+SEAMS = "pipeline.drill.seams"
+LATENCIES = {"prefill": ["ttft-p50", "ttft-p95"], "decode": ["itl-p50", "itl-p95"]}
+MIXED: dict[str, Any] = {
+    "name": "drill", "kind": "smoke", "drain_s": 10, "output": {"fixed_by": "ignore_eos"},
+    "stages": [
+        {"name": "mixed", "warmup_s": 2, "duration_s": 10, "arrivals": {"kind": "closed", "concurrency": 6},
+         "prompt_tokens": {"kind": "lognormal", "median": 100, "sigma": 0.9, "min": 16, "max": 700},
+         "output_tokens": {"kind": "uniform", "min": 8, "max": 40}, "system": "shared"},
+    ],
+}  # fmt: skip
+
+
+@dataclass
+class Engines:
+    """What the drills on an engine have in common: the project, and the base, which is measured once a kind."""
+
+    project: Project
+    folder: Path
+    minutes: float
+    items: int
+    seed: int = 7
+    _answers: list[Judged] | None = field(default=None, repr=False)
+    _round: Run | None = field(default=None, repr=False)
+
+    @property
+    def artifact(self) -> str:
+        return str(Path("artifacts") / self.project.tier)
+
+    def base(self) -> Side:
+        return side_of(self.artifact, self.project)
+
+    def base_answers(self) -> list[Judged]:
+        self._answers = self._answers or self.answers(self.base(), "base")
+        return self._answers
+
+    def answers(self, side: Side, name: str) -> list[Judged]:
+        params = self.project.params
+        evalset = load_evalset(EVALSETS / params.evaluation.evalset)
+        items = select(evalset.items, self.items)
+        log = self.folder / f"answers-{name}.log"
+        return judged_answers(side, items, params.evaluation.concurrency, log, Stage("drill", name))
+
+    def base_round(self) -> Run:
+        self._round = self._round or self.round(self.base(), "base")
+        return self._round
+
+    def round(self, side: Side, name: str) -> Run:
+        path = self.folder / "drill.yaml"
+        atomic_write(path, yaml.safe_dump(MIXED))
+        profile: Profile = read_profile(str(path))
+        run_round(side, "base" if name == "base" else "candidate", 0, profile, str(path), self.seed, self.folder / name)
+        return read_run_folder(str(self.folder / name))
+
+
+def by_ab(given: str, causes: tuple[str, ...], blocking: Mapping[str, list[str]] = LATENCIES) -> _Drill:
+    """Caught if the candidate is held."""
+
+    def run(engines: Engines, root: Path) -> Seen:
+        params = AbParams(budget_minutes=engines.minutes, blocking={k: list(v) for k, v in blocking.items()})
+        base, candidate = engines.base(), side_of(given, engines.project)
+        value = compare_builds(base, candidate, params, engines.seed, root / "rounds", Stage("drill", None))
+        last = max(r["pair"] for r in value["rounds"])
+        pair = [read_run_folder(str(root / "rounds" / f"{last:02d}-{side}")) for side in ("candidate", "base")]
+        found = [c.code for c in named(walk(pair[0], pair[1]))]
+        said = f"{value['reason']} Diagnosis: {', '.join(found) or 'not explained'}"
+        return Seen(value["verdict"] == "hold", bool(set(found) & set(causes)), f"ab: {value['verdict']}", said)
+
+    return run
+
+
+def by_round(given: str, causes: tuple[str, ...], caught: Callable[[Run, Run], str | None]) -> _Drill:
+    """Caught if ``caught`` says by which rule."""
+
+    def run(engines: Engines, root: Path) -> Seen:
+        base = engines.base_round()
+        mine = engines.round(side_of(given, engines.project), root.name)
+        findings = walk(mine, base)
+        found = [c for f in findings for c in f.causes if c.code in causes]
+        rule = caught(mine, base)
+        said = found[0].figure if found else "; ".join(f.figure for f in findings)
+        return Seen(rule is not None, bool(found), rule or "no rule", said)
+
+    return run
+
+
+def by_answers(given: str, causes: tuple[str, ...], damage: Damage | None = None) -> _Drill:
+    """Caught if answers are worse, or if an engine that keeps its bytes answers otherwise on the same artifact."""
+
+    def run(engines: Engines, root: Path) -> Seen:
+        base = engines.base_answers()
+        text = given or str(damaged(Path(engines.artifact), root / engines.project.tier, damage or doubled_bos))
+        side = side_of(text, engines.project)
+        mine = engines.answers(side, root.name)
+        finding = quality(_run(mine, "drill"), _run(base, "base"))
+        changed = sum(_text(a) != _text(b) for a, b in zip(mine, base, strict=True))
+        same_artifact = side.identities[2] == engines.base().identities[2]
+        caught = finding.state == "worse" or bool(finding.causes) or (same_artifact and changed > 0)
+        codes = [c.code for c in finding.causes] or (["bytes"] if same_artifact and changed else [])
+        said = f"{changed} of {len(mine)} answers changed; {finding.figure}; {', '.join(codes) or 'not explained'}"
+        by = f"quality: {codes[0]}" if codes else f"quality: {finding.state}"
+        return Seen(caught, bool(set(codes) & set(causes)), by, said)
+
+    return run
+
+
+def by_seeds(given: str) -> _Drill:
+    def run(engines: Engines, root: Path) -> Seen:
+        side = side_of(given, engines.project)
+        root.mkdir(parents=True, exist_ok=True)
+        with side.open(root / "server.log") as target:
+            problems = seed_problems(target.base_url, target.model)
+        return Seen(bool(problems), bool(problems), "ab --quality: seeds", "; ".join(problems) or "seeds are kept")
+
+    return run
+
+
+_Drill = Callable[[Engines, Path], Seen]
+
+
+def _text(j: Judged) -> Any:
+    reply = j.answered.reply
+    return reply and (reply.text, reply.finish_reason, reply.choice_logprobs)
+
+
+def _run(answers: list[Judged], name: str) -> Run:
+    """As rows of items.jsonl, of which the diagnosis reads these."""
+    rows = [
+        {
+            "id": j.answered.item.id, "kind": j.answered.item.kind, "score": float(j.grade.correct),
+            "finish_reason": j.answered.reply.finish_reason if j.answered.reply else None,
+            "prompt_tokens": j.answered.reply.prompt_tokens if j.answered.reply else None,
+        }
+        for j in answers
+    ]  # fmt: skip
+    return Run(name, None, None, None, None, None, rows)
+
+
+def _cut_short(mine: Run, base: Run) -> str | None:
+    return _by_rule(mine, "truncation")
+
+
+def _errors(mine: Run, base: Run) -> str | None:
+    return _by_rule(mine, "errors")
+
+
+def _by_rule(run: Run, kind: str) -> str | None:
+    """The policy's own rule on the round's records, where it does not pass."""
+    from pipeline.gate.context import Context
+    from pipeline.gate.inputs import TierRun
+    from pipeline.gate.policy import read_policy
+    from pipeline.gate.rules import JUDGES
+    from pipeline.params import load_params
+
+    params = load_params()
+    policy = read_policy(params.gate, params.tiers)
+    tier = TierRun(run.name, records=run.records, load=run.load)
+    context = Context(tier, tier, None, None, None, policy)
+    found = [r for rule in policy.rules if rule.id == kind for r in JUDGES[rule.kind](rule, context)]
+    bad = next((r for r in found if r.outcome == "fail"), None)
+    return None if bad is None else f"{bad.id}: {bad.outcome}"
+
+
+def _books(mine: Run, base: Run) -> str | None:
+    """The KV pool's own check when nothing runs, which the server counts."""
+    after = (mine.server or {}).get("metrics_after") or {}
+    wrong = sum(float(v) for k, v in after.items() if k.startswith("seatrial_kv_integrity_errors"))
+    return f"kv_integrity_errors: {wrong:.0f}" if wrong else None
+
+
+# id, part, what is planted, how it is run
+TABLE: list[tuple[str, Part, str, _Drill]] = [
+    ("prefill-10", "engine", "prefill 10 % slower", by_ab(f"seam:{SEAMS}:PrefillSlower10", ("prefill_compute",))),
+    ("decode-10", "engine", "decode 10 % slower", by_ab(f"seam:{SEAMS}:DecodeSlower10", ("decode_compute",))),
+    ("stall", "engine", "all stands still for 0.4 s every 2 s", by_ab(f"seam:{SEAMS}:Stalls", ("stall",))),
+    ("batching-off", "engine", "batching: static", by_ab("config:batching=static", ("settings", "admission"))),
+    ("small-batch", "engine", "two places in the batch", by_ab("config:max_num_seqs=2", ("settings", "queue"))),
+    (
+        "blocks-leaked",
+        "engine",
+        "a block of each request stays in use",
+        by_round(f"seam:{SEAMS}:LeaksBlocks", ("leak",), _books),
+    ),
+    (
+        "truncation",
+        "engine",
+        "answers cut short while others run",
+        by_round(f"seam:{SEAMS}:TruncatesUnderLoad", ("cut_short",), _cut_short),
+    ),
+    (
+        "refusals",
+        "engine",
+        "every tenth request refused",
+        by_round(f"seam:{SEAMS}:DropsRequests", ("failing",), _errors),
+    ),
+    (
+        "wrong-blocks",
+        "engine",
+        "a prefix hit finds the blocks of another",
+        by_answers(f"seam:{SEAMS}:EvictsTheWrongBlocks", ("bytes", "tier", "context")),
+    ),
+    (
+        "stop-token-lost",
+        "engine",
+        "no stop token is known",
+        by_answers(f"seam:{SEAMS}:LosesStopTokens", ("stop_handling",)),
+    ),
+    ("seed-ignored", "engine", "the seed of a request is not used", by_seeds(f"seam:{SEAMS}:IgnoresSeeds")),
+    (
+        "corrupted-scale",
+        "artifact",
+        "one layer's scales sixteen times too large",
+        by_answers("", ("tier",), scale_of_one_layer),
+    ),
+    ("wrong-template", "artifact", "another family's chat template", by_answers("", ("template",), wrong_template)),
+    ("doubled-bos", "artifact", "the first token twice", by_answers("", ("template",), doubled_bos)),
+]
+
+
+def faults(engines: Engines) -> Iterator[Fault]:
+    """Those that need a model and minutes."""
+    for id, part, what, drill in TABLE:
+        yield Fault(id, part, what, lambda root, run=drill: run(engines, root), short=False)  # type: ignore[misc]
