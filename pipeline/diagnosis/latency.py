@@ -12,7 +12,7 @@ from loadtests.quantiles import min_samples, nearest_rank
 from pipeline.diagnosis.causes import Finding, ranked
 from pipeline.diagnosis.inputs import Run
 from pipeline.diagnosis.steps import StepCost, fit, stalled_s
-from pipeline.load.summary import stage_latencies
+from pipeline.load.samples import stage_latencies
 
 WORSE = 1.05  # times the other run's figure: from here on a figure is called worse
 TAIL = 0.95  # requests or steps from this quantile on are the tail
