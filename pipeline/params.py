@@ -29,6 +29,7 @@ class EvaluationParams(_Strict):
     evalset: str = Field("core", description="folder below evalsets/")
     concurrency: int = Field(16, ge=1)
     items: int | None = Field(None, ge=1, description="items per scenario; null: all")
+    corpora: list[Path] = Field([], description="training text that is declared: JSONL of texts, or plain text")
 
 
 class LoadParams(_Strict):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import SeatrialError
-from pipeline.evaluation import results, target
+from pipeline.evaluation import outputs, results, target
 from pipeline.evaluation.cache import open_cache
 from pipeline.evaluation.items import EVALSETS, load_evalset
 from pipeline.evaluation.run import answer_all, judge_all, select
@@ -67,6 +67,12 @@ def _evaluate(s: Stage, params: Params, tier: str, base_url: str | None, model: 
         evalset, graded, head, wall_s=wall_s, reused=len(reused), partial=evaluation.items is not None,
         left_to_people=len(unjudged),
     )  # fmt: skip
+    prints = (
+        outputs.fingerprint(a.item, a.reply.text, f"{who.model_name} {who.model.digest[:12]}", utc_now())
+        for a in answered
+        if a.reply and not a.reply.choice_logprobs
+    )
+    outputs.remember(p for p in prints if p)
     _report(s.say, outcome, results.write(tier, outcome, graded, unjudged))
 
 

@@ -6,6 +6,8 @@ The suite is in the library's own form. Each expectation's ``meta`` says which t
 items      one row an item
 choice     the items with choices         generated   the items that are answered in text
 pinned     the items of origin pinned     scenarios   one row a scenario, what the manifest says beside what is there
+curated    the items that are no production requests
+written    the scenarios without production requests: those come and go, and have no pinned cases
 
 Great Expectations is imported here alone and only when a suite is run: that takes seconds. Its telemetry is off. What
 it warns about concerns its own code, so its warnings are not shown.
@@ -27,7 +29,7 @@ from pipeline.errors import SeatrialError
 from pipeline.evaluation.items import Evalset, Manifest
 
 SUITES = "expectations"
-FRAMES = ("items", "choice", "generated", "pinned", "scenarios")
+FRAMES = ("items", "choice", "generated", "pinned", "scenarios", "written", "curated")
 EXAMPLES = 5
 
 
@@ -115,12 +117,15 @@ def rows_of(evalset: Evalset) -> dict[str, list[dict[str, Any]]]:
                 "watches_for": item.watches_for,
             }
         )
+    scenarios = _scenario_rows(evalset)
     return {
         "items": items,
         "choice": [r for r in items if r["kind"] == "choice"],
         "generated": [r for r in items if r["kind"] != "choice"],
         "pinned": [r for r in items if r["origin"] == "pinned"],
-        "scenarios": _scenario_rows(evalset),
+        "scenarios": scenarios,
+        "curated": [r for r in items if r["origin"] != "production"],
+        "written": [r for r in scenarios if not r["production"]],
     }
 
 
@@ -135,6 +140,7 @@ def _scenario_rows(evalset: Evalset) -> list[dict[str, Any]]:
                 "id": name,
                 "items": len(have),
                 "items_in_manifest": said.get("items", 0),
+                "production": sum(x.origin == "production" for x in have),
                 "pinned": sum(x.origin == "pinned" for x in have),
                 "pinned_in_manifest": said.get("pinned", 0),
                 "kind": "+".join(sorted({x.kind for x in have})) or "none",

@@ -93,6 +93,23 @@ def calibration_texts(params: Params, folder: Path = CALIBRATION) -> list[Text]:
     return [text for path in paths for text in read_texts(path)]
 
 
+def corpus_texts(path: Path) -> list[Text]:
+    """A declared corpus: JSONL as calibration text is, or plain text by its paragraphs.
+
+    Raises:
+        SeatrialError: there is no such file, or it is neither.
+    """
+    if not path.is_file():
+        raise SeatrialError(f"{path} of evaluation.corpora not found; without it no leak can be ruled out")
+    if path.suffix == ".jsonl":
+        return list(read_texts(path))
+    if path.suffix != ".txt":
+        raise SeatrialError(f"{path} of evaluation.corpora: expected a .jsonl or a .txt file")
+    text = path.read_text(encoding="utf-8", errors="replace")
+    paragraphs = [(n, words(p)) for n, p in enumerate(re.split(r"\n\s*\n", text), 1)]
+    return [Text(f"{path.name}, paragraph {n}", w) for n, w in paragraphs if w]
+
+
 def read_texts(path: Path) -> Iterator[Text]:
     """The texts of a JSONL file with the key ``text`` or ``messages``.
 
@@ -148,12 +165,12 @@ def near_duplicates(items: Iterable[Text], others: Iterable[Text], threshold: fl
 
     passages: dict[tuple[int, str], tuple[Text, frozenset[str]]] = {}
     indexes = {size: MinHashLSH(threshold=threshold, num_perm=PERMUTATIONS) for size in PASSAGES}
-    for other in others:
+    for o, other in enumerate(others):
         for size in PASSAGES:
             for n, passage in enumerate(_windows(other.words, size, size // 3)):
-                key = (size, f"{other.where}#{n}")
+                key = (size, f"{o}#{n}")
                 passages[key] = (other, shingles(passage))
-                indexes[size].insert(key, _minhash(passages[key][1]))
+                indexes[size].insert(key, minhash(passages[key][1]))
     best: dict[tuple[str, str], float] = {}
     looked: dict[tuple[str, ...], list[tuple[str, float]]] = {}
     for item in items:
@@ -163,7 +180,7 @@ def near_duplicates(items: Iterable[Text], others: Iterable[Text], threshold: fl
                 mine = shingles(passage)
                 looked[passage] = [
                     (passages[key][0].where, alike)
-                    for key in (indexes[size].query(_minhash(mine)) if mine else [])
+                    for key in (indexes[size].query(minhash(mine)) if mine else [])
                     if (alike := jaccard(mine, passages[key][1])) >= threshold
                 ]
             for where, alike in looked[passage]:
@@ -189,14 +206,15 @@ def _windows(values: tuple[str, ...], size: int, stride: int) -> list[tuple[str,
 
 
 @cache
-def _empty_minhash() -> Any:
+def _empty_minhash(permutations: int) -> Any:
     """Made once and copied: to draw the permutations costs as much as to hash a passage."""
     from datasketch import MinHash
 
-    return MinHash(num_perm=PERMUTATIONS, seed=1)
+    return MinHash(num_perm=permutations, seed=1)
 
 
-def _minhash(of: frozenset[str]) -> Any:
-    m = _empty_minhash().copy()
+def minhash(of: frozenset[str], permutations: int = PERMUTATIONS) -> Any:
+    """The sketch of a set of texts (Broder 1997); the same set has the same sketch on every machine."""
+    m = _empty_minhash(permutations).copy()
     m.update_batch([s.encode() for s in sorted(of)])
     return m

@@ -1,8 +1,10 @@
-"""Evalsets as files: import one, compare two, record a content as a version.
+"""Evalsets as files: import one, compare two, record a content as a version, rotate production requests.
 
 seatrial evalset import --format squad FILE --out evalsets/NAME --week 2026-W49
 seatrial evalset diff HEAD:evalsets/core evalsets/core
 seatrial evalset record evalsets/core --size major --week 2026-W49 --what "Two documents more"
+seatrial evalset rotate --week 2026-W49 --requests LOG
+seatrial evalset attribute BASELINE_OLD BASELINE_NEW CANDIDATE_NEW
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pipeline.errors import SeatrialError
-from pipeline.evaluation import importers, versions
-from pipeline.evaluation.items import is_week
+from pipeline.evaluation import attribution, importers, rotation, versions
+from pipeline.evaluation.items import EVALSETS, is_week
+from pipeline.evaluation.requests import read_log
 from pipeline.stage import run_main, say
 
 
@@ -37,6 +40,18 @@ def _record(given: argparse.Namespace) -> None:
     version = versions.next_version(str(manifest["version"]), given.size)
     versions.record(given.folder, version, given.week, given.what)
     print(f"{given.folder}: recorded version {version}")
+
+
+def _rotate(given: argparse.Namespace) -> None:
+    requests, other = read_log(given.requests)
+    if other:
+        say(f"{given.requests}: {other} lines are no requests in text")
+    print("\n".join(rotation.rotate(given.folder, given.week, requests, given.seed).lines()))
+
+
+def _attribute(given: argparse.Namespace) -> None:
+    folders = (given.baseline_old, given.baseline_new, given.candidate_new)
+    print("\n".join(attribution.attribute(*map(attribution.scores_of, folders)).lines()))
 
 
 def _week(text: str) -> str:
@@ -73,6 +88,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     c.add_argument("--size", required=True, choices=("major", "minor", "patch"), help="`diff` says which is due")
     c.add_argument("--week", type=_week, required=True, help="ISO week of the version")
     c.add_argument("--what", required=True, help="what changed, in a sentence")
+    c = command("rotate", _rotate, "This week's production requests come in, the oldest week goes out.")
+    c.add_argument("--week", type=_week, required=True, help="ISO week of the requests")
+    c.add_argument("--requests", type=Path, required=True, help="JSONL of requests with `messages` or `prompt`")
+    c.add_argument("--folder", type=Path, default=EVALSETS / "core", help="the set; default evalsets/core")
+    c.add_argument("--seed", type=int, default=0, help="another draw of the same log")
+    c = command("attribute", _attribute, "A change of accuracy, split into what the set and what the model did.")
+    for name, text in (("baseline_old", "the baseline on the old content"), ("baseline_new", "on the new content"),
+                       ("candidate_new", "the candidate on the new content")):  # fmt: skip
+        c.add_argument(name, type=Path, help=f"results/TIER/eval of {text}")
     given = parser.parse_args(argv)
     given.run(given)
 

@@ -12,10 +12,11 @@ import pytest
 import yaml
 
 from pipeline.errors import SeatrialError
-from pipeline.evaluation import check, expectations
+from pipeline.evaluation import check, expectations, rotation
 from pipeline.evaluation.items import load_evalset
 from pipeline.evaluation.versions import record
 from pipeline.params import Params, load_params
+from tests.pipeline.evaluation.test_rotation import traffic
 
 ROOT = Path(__file__).resolve().parents[3]
 Rows = list[dict[str, Any]]
@@ -67,7 +68,8 @@ def test_the_shipped_set_is_sound(project: Path, capfd: pytest.CaptureFixture[st
     check.main([])
     out, err = capfd.readouterr()
     assert out == ""
-    assert [line.split(":")[0] for line in err.splitlines()] == ["check_evalsets"] * 3, "the library must print nothing"
+    assert [line.split(":")[0] for line in err.splitlines()] == ["check_evalsets"] * 5, "the library must print nothing"
+    assert err.count("waived until the first rotation, at the latest until 2027-W08") == 2
     report = json.loads((project / "reports/evalset.json").read_text())
     assert report["success"]
     assert [c["name"] for c in report["checks"] if not c["success"]] == []
@@ -187,7 +189,8 @@ def test_a_question_that_stands_in_the_calibration_text_is_found(project: Path, 
 
 
 def test_the_week_that_counts_as_now_is_a_parameter(project: Path, params: Params) -> None:
-    assert failed(project, params, "2027-W01") == {}
+    assert failed(project, params, "2027-W08") == {}
+    assert set(failed(project, params, "2027-W09")) == {"production_share", "production_age"}
     found = failed(project, params, "2026-W47")
     assert set(found) == {"weeks_not_in_the_future"}
     assert found["weeks_not_in_the_future"]["observed"] == 202648
@@ -204,6 +207,12 @@ def test_a_broken_line_is_an_error_with_file_and_line(project: Path) -> None:
     with pytest.raises(SeatrialError, match=rf"small_steps\.jsonl:{n + 1}: "):
         check.main([])
     assert not (project / "reports/evalset.json").exists()
+
+
+def test_the_shipped_set_stays_sound_when_it_is_rotated(project: Path, params: Params) -> None:
+    rotation.rotate(project / "evalsets/core", "2026-W49", traffic(1))
+    assert failed(project, params) == {}
+    assert set(failed(project, params, "2026-W52")) == {"production_age"}
 
 
 def suite(project: Path, change: Callable[[dict[str, Any]], Any]) -> None:
