@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationInfo, model_validator
 
-from loadtests.distributions import Strict, checked_sha256, read_files
+from loadtests.distributions import Strict, located
 
 
 class Closed(Strict):
@@ -131,8 +131,7 @@ class Replay(OpenLoop):
     @classmethod
     def _read(cls, value: object, info: ValidationInfo) -> object:
         if isinstance(value, dict) and isinstance(value.get("file"), str):
-            parts = read_files(value["file"], info)
-            return value | {"sha256": checked_sha256(parts, value.get("sha256"), value["file"])}
+            return value | located(value["file"], value.get("sha256"), info)
         return value
 
     @model_validator(mode="after")

@@ -101,12 +101,11 @@ class Empirical(Strict):
     @classmethod
     def _read(cls, value: object, info: ValidationInfo) -> object:
         if isinstance(value, dict) and isinstance(value.get("file"), str):
-            parts = read_files(value["file"], info)
-            return value | {"sha256": checked_sha256(parts, value.get("sha256"), value["file"])}
+            return value | located(value["file"], value.get("sha256"), info)
         return value
 
     @model_validator(mode="after")
-    def _tabulate(self, info: ValidationInfo) -> Self:
+    def _tabulate(self) -> Self:
         if (self.histogram is None) == (self.file is None):
             raise ValueError("give either histogram or file")
         if self.file is None:
@@ -115,7 +114,10 @@ class Empirical(Strict):
                     raise ValueError(f"{key} goes with file; a histogram says itself what it holds")
             bins = [(b.min, b.max, b.weight) for b in sorted(self.histogram or [], key=lambda b: (b.min, b.max))]
         else:
-            found = read_lengths(self.file, read_files(self.file, info)[0], self.column)
+            parts = read_files(self.file)
+            if len(parts) != 1:
+                raise ValueError(f"{self.file} matches {len(parts)} files; expected one file of lengths")
+            found = read_lengths(self.file, parts[0], self.column)
             scaled = sorted(max(1, round(n * (self.factor or 1))) for n in found)
             kept = [n for n in scaled if (self.min or 1) <= n <= (self.max or MOST_TOKENS)]
             if not kept:
@@ -227,15 +229,25 @@ def _normal_at(mean: float, sigma: float, low: float, high: float, p: float) -> 
     return normal.inv_cdf(min(max(below + p * (above - below), 1e-12), 1 - 1e-12))
 
 
-def read_files(file: str, info: ValidationInfo) -> list[bytes]:
-    """The bytes of the file that a profile names, or of all that match the pattern, in order of their names.
+def located(file: str, sha256: object, info: ValidationInfo) -> dict[str, str]:
+    """``file`` as an absolute path, so that it is found from a copy of the profile too, and its ``sha256``.
 
     The path is relative to the profile's folder, which whoever reads a profile gives as ``context={"folder": ...}``.
 
     Raises:
+        ValueError: there is none, it cannot be read, or it is not the one that ``sha256`` stands for.
+    """
+    path = str((Path((info.context or {}).get("folder", ".")) / file).absolute())
+    return {"file": path, "sha256": checked_sha256(read_files(path), sha256, file)}
+
+
+def read_files(file: str) -> list[bytes]:
+    """The bytes of a file, or of all that match a pattern in its name, in order of their names.
+
+    Raises:
         ValueError: there is none, or it cannot be read.
     """
-    path = Path((info.context or {}).get("folder", ".")) / file
+    path = Path(file)
     paths = sorted(path.parent.glob(path.name)) if any(c in path.name for c in "*?[") else [path]
     if not paths:
         raise ValueError(f"no file matches {path}; the path is relative to the profile's folder")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from loadtests.arrivals import Closed, ClosedLoop, Open, OpenLoop, Replay, Steps, Walk
 from loadtests.distributions import Lengths, Strict, Times, read_files
@@ -125,10 +125,10 @@ class StageSpec(Strict):
         return self
 
     @model_validator(mode="after")
-    def _read_trace(self, info: ValidationInfo) -> Self:
+    def _read_trace(self) -> Self:
         if isinstance(self.arrivals, Replay):
             file = self.arrivals.file
-            self._replayed = scale(read_trace(file, read_files(file, info)), self.arrivals, self.length_s)
+            self._replayed = scale(read_trace(file, read_files(file)), self.arrivals, self.length_s)
             if block_tokens := self._replayed.scaling.block_tokens:
                 hashes = (b for r in self._replayed.requests for b in r.blocks)
                 self._blocks = BlockWords(hashes, block_tokens)
@@ -206,6 +206,9 @@ def profile_path(name: str) -> Path:
 def load_profile(name: str, *, warmup_s: float | None = None, duration_s: float | None = None) -> Profile:
     """Reads and checks a profile.
 
+    A profile with other times is another one: the times become part of its name, unless its kind holds them to a
+    minimum. So a gate that asks for a profile by name is not given a shorter one.
+
     Args:
         warmup_s: instead of what the profile says, for every stage.
         duration_s: likewise. What its kind asks for still holds: a release profile is not made shorter.
@@ -214,36 +217,27 @@ def load_profile(name: str, *, warmup_s: float | None = None, duration_s: float 
         ProfileError: there is no such file, it is not YAML, or a key is unknown, missing or out of range.
     """
     path = profile_path(name)
-    value = read_profile_file(name, warmup_s=warmup_s, duration_s=duration_s)
-    try:
-        return Profile.model_validate(value, context={"folder": path.parent})
-    except ValidationError as e:
-        raise ProfileError(f"{path} has {e.error_count()} problem(s):\n" + "\n".join(_lines(e))) from e
-
-
-def read_profile_file(name: str, *, warmup_s: float | None = None, duration_s: float | None = None) -> Any:
-    """What a profile's file says, unchecked, with other times where they are given.
-
-    A profile with other times is another one: the times become part of its name, unless its kind holds them to a
-    minimum. So a gate that asks for a profile by name is not given a shorter one.
-
-    Raises:
-        ProfileError: there is no such file, or it is not YAML.
-    """
-    path = profile_path(name)
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in PROFILES.glob("*.yaml")))
         raise ProfileError(f"no load profile {name!r} ({path} not found); known: {known}, or give the path of a .yaml")
     try:
         value = yaml.safe_load(path.read_text(encoding="utf-8"))
+        given = {k: v for k, v in (("warmup_s", warmup_s), ("duration_s", duration_s)) if v is not None}
+        return Profile.model_validate(_with_times(value, given), context={"folder": path.parent})
     except yaml.YAMLError as e:
         raise ProfileError(f"{path} is not YAML: {e}") from e
-    given = {k: v for k, v in (("warmup_s", warmup_s), ("duration_s", duration_s)) if v is not None}
-    if given and isinstance(value, dict) and isinstance(value.get("stages"), list):
-        value["stages"] = [s | given if isinstance(s, dict) else s for s in value["stages"]]
-        if value.get("kind") not in SHORTEST_MINUTES:
-            value["name"] = " ".join([str(value.get("name")), *(f"{k}={v:g}" for k, v in given.items())])
-    return value
+    except ValidationError as e:
+        raise ProfileError(f"{path} has {e.error_count()} problem(s):\n" + "\n".join(_lines(e))) from e
+
+
+def _with_times(value: Any, given: dict[str, float]) -> Any:
+    if not given or not isinstance(value, dict) or not isinstance(value.get("stages"), list):
+        return value
+    stages = [s | given if isinstance(s, dict) else s for s in value["stages"]]
+    name = value.get("name")
+    if value.get("kind") not in SHORTEST_MINUTES:
+        name = " ".join([str(name), *(f"{k}={v:g}" for k, v in given.items())])
+    return value | {"stages": stages, "name": name}
 
 
 def _lines(e: ValidationError) -> Iterable[str]:

@@ -98,7 +98,7 @@ def test_plain_lengths_one_a_line(tmp_path: Path) -> None:
         ("4.5\n", {}, "line 1: found '4.5'"),
         ("4,5\n", {}, "for a CSV file give column: NAME"),
         ("a,b\n1,2\n", {"column": "c"}, "has the columns a, b; expected c"),
-        ("4\n", {"min": 5}, r"none of the 1 lengths of seen.txt is in \[5, any\]: they go from 4 to 4"),
+        ("4\n", {"min": 5}, r"none of the 1 lengths of .*seen.txt is in \[5, any\]: they go from 4 to 4"),
         ("4\n", {"sha256": "0" * 64}, "another file, or a changed one"),
         ("4\n", {"histogram": [{"min": 1, "max": 2, "weight": 1}]}, "either histogram or file"),
     ],
@@ -108,6 +108,16 @@ def test_a_file_that_cannot_be_used(tmp_path: Path, text: str | None, settings: 
         (tmp_path / "seen.txt").write_text(text)
     with pytest.raises(ValidationError, match=message):
         lengths(tmp_path, kind="empirical", file="seen.txt", **settings)
+
+
+def test_lengths_are_of_one_file(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("4\n")
+    assert lengths(tmp_path, kind="empirical", file="a*.txt")
+    with pytest.raises(ValidationError, match=r"\*.txt matches 2 files; expected one"):
+        lengths(tmp_path, kind="empirical", file="*.txt")
+    with pytest.raises(ValidationError, match=r"no file matches .*c\*.txt"):
+        lengths(tmp_path, kind="empirical", file="c*.txt")
 
 
 def test_a_histogram_takes_no_settings_of_a_file() -> None:

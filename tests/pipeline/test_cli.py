@@ -28,7 +28,7 @@ def test_help_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
-    for command in ("trial", "serve", "bench", "plan", "verdict", "evaluate", "loadtest"):
+    for command in ("trial", "serve", "bench", "plan", "verdict", "evaluate", "loadtest", "load"):
         assert f" {command} " in done.stdout
 
 
