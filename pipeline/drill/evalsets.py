@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from collections.abc import Callable
@@ -12,12 +13,17 @@ import yaml
 
 from pipeline.drill.fault import Fault, Seen
 from pipeline.drill.trial import working_in
+from pipeline.evaluation import outputs
 from pipeline.evaluation.check import examine
-from pipeline.evaluation.items import EVALSETS
+from pipeline.evaluation.items import EVALSETS, Item
 from pipeline.evaluation.leaks import CALIBRATION, calibration_texts
 from pipeline.evaluation.versions import next_version, record
 from pipeline.params import PARAMS, load_params
 
+OWN = (
+    "Send the parcel back within thirty days in its box, put the printed slip on top, and keep the receipt that the "
+    "counter gives you until the money is on your account."
+)
 Rows = list[dict[str, Any]]
 Edit = Callable[[Path, Rows], None]
 
@@ -44,11 +50,13 @@ def by_check(edit: Edit, check: str, *, recorded: bool = True, week: str | None 
         folder = copied(root)
         path = next(p for p in sorted((folder / "items").glob("*.jsonl")) if '"messages":[' in _compact(p))
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        before = copy.deepcopy(rows)
         with working_in(root):
             edit(root, rows)
-            path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
-            if recorded:
-                _record(folder)
+            if rows != before:
+                path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
+                if recorded:
+                    _record(folder)
             report = examine(folder, load_params(), week)
         failed = [c for c in report["checks"] if not c["success"]]
         mine = [c for c in failed if c["name"].startswith(check)]
@@ -100,6 +108,18 @@ def _edited(root: Path, rows: Rows) -> None:
     rows[0]["messages"][-1]["content"] += " Please."
 
 
+def _own_output(root: Path, rows: Rows) -> None:
+    """A model answers, and later its answer becomes the reference."""
+    written = outputs.fingerprint(Item.model_validate(rows[0]), OWN, "drill", "2026-01-01T00:00:00Z")
+    assert written is not None
+    outputs.remember([written])
+    rows[0]["reference"] = OWN
+
+
+def _nothing(root: Path, rows: Rows) -> None:
+    """Time goes by."""
+
+
 def _of(id: str, what: str, edit: Edit, check: str, **how: Any) -> Fault:
     return Fault(id, "evalset", what, by_check(edit, check, **how))
 
@@ -111,5 +131,7 @@ FAULTS = [
     _of("missing-item", "an item taken out", _gone, "composition_items"),
     _of("asked-twice", "two items ask the same", _twice, "duplicates"),
     _of("item-of-the-future", "an item of a week to come", _future, "weeks_not_in_the_future"),
+    _of("own-output", "an answer of a model that was evaluated, as a reference", _own_output, "own_outputs"),
+    _of("stale-rotation", "no production request has come in for years", _nothing, "production_", week="2030-W01"),
     _of("unrecorded-edit", "a changed prompt under the old version", _edited, "version", recorded=False),
 ]

@@ -46,7 +46,8 @@ def main() -> None:
             opened = foreign(args.base_url, args.model) if args.base_url else bundled(args.tier, params.engine)
             with opened as target:
                 load = measure(s, target, profile, seed, out, log)
-            keep(engine_logs(args.tier), out)
+            if not args.base_url:  # a foreign server keeps its logs to itself
+                keep(engine_logs(args.tier), out)
         except SeatrialError as e:
             raise SeatrialError(f"stage {s.label}: {e}\nnothing was written to {out}; an earlier result stays") from e
         _report(s, load)
