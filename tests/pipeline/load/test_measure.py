@@ -176,6 +176,10 @@ def test_all_requests_failed_is_a_result_without_latencies(tmp_path: Path, monke
         (["--tier", "int3"], r"unknown tier 'int3'.*int8"),
         (["--tier", "../x", "--base-url", "http://127.0.0.1:1"], "it names a folder"),
         (["--tier", "int8", "--profile", "nope"], "no load profile 'nope'"),
+        (
+            ["--tier", "int8", "--profile", "release", "--duration-s", "60"],
+            "measures 60 s; a release profile measures at least",
+        ),
         (["--tier", "int8", "--model", "m"], "goes with --base-url"),
     ],
 )
