@@ -8,6 +8,7 @@ an effect of a slow server, and subtracting it would hide the fault.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -41,7 +42,6 @@ class Windows:
 
     t_s: Floats  # [windows], their middles
     v: Floats  # [windows], natural logarithm of ms
-    width_s: float
 
 
 def ttft_signal(records: pl.DataFrame, stage: str, from_s: float, to_s: float, *, closed: bool) -> Signal:
@@ -105,4 +105,9 @@ def windows(signal: Signal, count: int, q: float, least: int) -> Windows:
         if len(inside) >= least:
             t.append((w + 0.5) * width)
             v.append(nearest_rank(inside.tolist(), q))
-    return Windows(np.asarray(t), np.log(np.maximum(np.asarray(v, dtype=np.float64), _FLOOR_MS)), width)
+    return Windows(np.asarray(t), np.log(np.maximum(np.asarray(v, dtype=np.float64), _FLOOR_MS)))
+
+
+def percent(log_change: float) -> float:
+    """A change of the logarithm in percent; what is beyond any figure stays finite."""
+    return 100 * math.expm1(min(max(log_change, -20.0), 50.0))

@@ -82,9 +82,7 @@ def _local_level(z: Floats) -> Floats:
     return out
 
 
-def _one_setting(
-    bins: Floats, occupied: Floats, tops: Floats, level: float, merge: int
-) -> tuple[float, int, Floats] | None:
+def _one_setting(bins: Floats, occupied: Floats, level: float, merge: int) -> tuple[float, int, Floats] | None:
     """(p, index of the frequency, events) at one level and merging time; None where there is nothing to test."""
     events = _events(np.nan_to_num(bins, nan=-np.inf) > level, merge)
     k = len(events)
@@ -117,7 +115,7 @@ def spikes(signal: Signal) -> Spikes | None:
     best: tuple[float, int, Floats] | None = None
     for level in np.quantile(tops, _LEVELS):
         for merge in _MERGE:
-            found = _one_setting(bins, occupied, tops, float(level), merge)
+            found = _one_setting(bins, occupied, float(level), merge)
             if found is not None:
                 tried += 1
                 best = min(best or found, found, key=lambda f: f[0])

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from pipeline.load.analysis.serial import cautious, correlation, normal_scores
-from pipeline.load.analysis.signals import Floats, Windows
+from pipeline.load.analysis.signals import Floats, Windows, percent
 
 _DRAWS = 1999
 _POWER_Z = 0.84  # seen four times in five
@@ -79,9 +79,5 @@ def step(w: Windows, alpha: float = 0.05) -> Step:
     spread = 1.4826 * float(np.median(np.abs(residual)))
     needed = 2 * (float(np.quantile(null, 1 - alpha)) + _POWER_Z) / math.sqrt(n) * spread
     return Step(
-        _percent(float(after - before)), float((w.t_s[k - 1] + w.t_s[k]) / 2), p, _percent(needed), n, rho
+        percent(float(after - before)), float((w.t_s[k - 1] + w.t_s[k]) / 2), p, percent(needed), n, rho
     )  # fmt: skip
-
-
-def _percent(log_change: float) -> float:
-    return 100 * math.expm1(min(log_change, 50.0))

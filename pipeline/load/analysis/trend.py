@@ -14,7 +14,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from pipeline.load.analysis.serial import cautious, correlation
-from pipeline.load.analysis.signals import Windows
+from pipeline.load.analysis.signals import Windows, percent
 
 _POWER_Z = 0.84  # seen four times in five
 
@@ -53,10 +53,6 @@ def trend(w: Windows, span_s: float, alpha: float = 0.05) -> Trend:
     m = len(slopes)
     low = slopes[max(math.floor((m - half) / 2), 0)]
     high = slopes[min(math.ceil((m + half) / 2), m - 1)]
-    ends = tuple(_percent(x * span_s) for x in (slope, low, high))
+    ends = tuple(percent(x * span_s) for x in (slope, low, high))
     reach = (high - low) / 2 * span_s * (1 + _POWER_Z / float(student.ppf(1 - alpha / 2, freedom)))
-    return Trend(ends[0], (ends[1], ends[2]), p, _percent(reach), n, rho)
-
-
-def _percent(log_change: float) -> float:
-    return 100 * math.expm1(min(log_change, 50.0))
+    return Trend(ends[0], (ends[1], ends[2]), p, percent(reach), n, rho)
