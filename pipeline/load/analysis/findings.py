@@ -139,18 +139,19 @@ def _fits_ramp(w: Windows, t: Trend, span_s: float, j: Step) -> bool:
 def _trend(s: StageWindow, metric: str, t: Trend, found: bool) -> Finding:
     low, high = t.interval
     words = f"{t.percent:+.1f} % over the stage (95 %: {low:+.1f} to {high:+.1f} %)"
-    words += "" if found else f"; a drift of {t.detectable_percent:.1f} % would have been seen 4 times in 5"
+    if not found:
+        seen = f"; a drift of {t.detectable_percent:.1f} % would have been seen 4 times in 5"
+        words += "; a step fits better" if t.p_value <= ALPHA else seen
     return Finding(
         "trend", s.name, metric, found, words, t.percent, "%", t.interval, t.detectable_percent, p_value=t.p_value
     )
 
 
 def _step(s: StageWindow, metric: str, j: Step, found: bool) -> Finding:
-    words = (
-        f"{j.percent:+.1f} % at {j.at_s:.1f} s into the stage"
-        if found
-        else f"no step; one of {j.detectable_percent:.1f} % in the middle would have been seen 4 times in 5"
-    )
+    words = f"{j.percent:+.1f} % at {j.at_s:.1f} s into the stage"
+    if not found:
+        seen = f"no step; one of {j.detectable_percent:.1f} % in the middle would have been seen 4 times in 5"
+        words = f"{words}; a drift fits better" if j.p_value <= ALPHA else seen
     return Finding(
         "step", s.name, metric, found, words, j.percent, "%", None, j.detectable_percent, j.at_s, p_value=j.p_value
     )

@@ -22,8 +22,8 @@ def normal_scores(v: Floats) -> Floats:
 
 
 def correlation(v: Floats) -> float:
-    """Lag-one correlation from differences, 1 + rho = E(x[t+2]-x[t])^2 / E(x[t+1]-x[t])^2, which a single step or a
-    slow drift hardly touches (the largest difference, where a step would sit, is left out). At least 0.
+    """Lag-one correlation from differences, 1 + rho = E(x[t+2]-x[t])^2 / E(x[t+1]-x[t])^2, which a single step hardly
+    touches (the largest difference, where it would sit, is left out); a drift must be taken out before. At least 0.
     """
     z = normal_scores(v)
     one, two = np.sort(np.diff(z) ** 2)[:-1], np.sort((z[2:] - z[:-2]) ** 2)[:-2]
@@ -37,6 +37,15 @@ def cautious(rho: float, n: int) -> float:
     return min(rho + math.sqrt((1 - rho**2) / n), 0.95)
 
 
+def slope(w: Windows) -> float:
+    """Theil and Sen's: the median of the slopes between all pairs of windows; 0 where most are infinite."""
+    i, j = np.triu_indices(len(w.v), 1)
+    with np.errstate(invalid="ignore"):  # of two infinite windows
+        rise = w.v[j] - w.v[i]
+    found = float(np.median((rise / (w.t_s[j] - w.t_s[i]))[~np.isnan(rise)]))
+    return found if math.isfinite(found) else 0.0
+
+
 def best_windows(signal: Signal, q: float) -> Windows | None:
     """The most windows, up to 40, that have enough samples for the quantile and are nearly uncorrelated (batch means:
     Law and Carson 1979); None where even the fewest do not fill :data:`FEWEST` windows.
@@ -47,6 +56,6 @@ def best_windows(signal: Signal, q: float) -> Windows | None:
         if len(w.v) < max(FEWEST, 0.8 * count):
             continue
         found = w
-        if correlation(w.v) <= LITTLE:
+        if correlation(w.v - slope(w) * w.t_s) <= LITTLE:
             break
     return found

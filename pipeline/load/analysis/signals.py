@@ -105,7 +105,8 @@ def windows(signal: Signal, count: int, q: float, least: int) -> Windows:
         if len(inside) >= least:
             t.append((w + 0.5) * width)
             v.append(nearest_rank(inside.tolist(), q))
-    return Windows(np.asarray(t), np.log(np.maximum(np.asarray(v, dtype=np.float64), _FLOOR_MS)))
+    logs = np.log(np.maximum(np.asarray(v, dtype=np.float64), _FLOOR_MS))
+    return Windows(np.asarray(t), np.round(logs, 5))  # a thousandth of a percent: the rest is rounding of the clock
 
 
 def percent(log_change: float) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import t as student
 
-from pipeline.load.analysis.serial import cautious, correlation
+from pipeline.load.analysis import serial
 from pipeline.load.analysis.signals import Windows, percent
 
 _POWER_Z = 0.84  # seen four times in five
@@ -37,12 +37,12 @@ def trend(w: Windows, span_s: float, alpha: float = 0.05) -> Trend:
     """``span_s``: length of the stage, over which the slope is told."""
     n = len(w.v)
     i, j = np.triu_indices(n, 1)
-    rise = w.v[j] - w.v[i]
-    with np.errstate(invalid="ignore"):
-        slopes = np.sort((rise / (w.t_s[j] - w.t_s[i]))[~np.isnan(rise)])
+    with np.errstate(invalid="ignore"):  # of two infinite windows
+        rise = w.v[j] - w.v[i]
+    slopes = np.sort((rise / (w.t_s[j] - w.t_s[i]))[~np.isnan(rise)])
     s = float(np.nansum(np.sign(rise)))
     slope = float(np.median(slopes))
-    rho = cautious(correlation(w.v - slope * w.t_s if math.isfinite(slope) else w.v), n)
+    rho = serial.cautious(serial.correlation(w.v - serial.slope(w) * w.t_s), n)
     k = np.arange(1, n)
     ranks = 6 / np.pi * np.arcsin(rho**k / 2)
     inflation = 1 + 2 / (n * (n - 1) * (n - 2)) * float(np.sum((n - k) * (n - k - 1) * (n - k - 2) * ranks))

@@ -17,7 +17,7 @@ from tests.pipeline.load.analysis.planted import correlated, stationary
 
 SPAN_S = 120.0
 ALPHA = 0.05
-RUNS = 100
+RUNS = 80
 
 
 def changed(s: Signal, factor: np.ndarray) -> Signal:

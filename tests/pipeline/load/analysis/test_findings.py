@@ -108,11 +108,12 @@ def test_quiet_runs_are_called_unstable_in_one_of_twenty_at_most() -> None:
 
 
 def rising(closed: bool) -> dict[str, Any]:
-    """Users grow from 20 to 120 over a stage, and with them latency; prompts of 20 to 400 tokens."""
+    """Users grow from about 20 to 120 over a stage, and with them latency; prompts of 20 to 400 tokens."""
     rng = np.random.default_rng(4)
     rows = []
     for i, due in enumerate(np.sort(rng.uniform(0, SPAN_S, 1500))):
-        users, prompt = round(20 * 6 ** (due / SPAN_S)), int(rng.integers(20, 400))
+        users = round(20 * 6 ** (due / SPAN_S) * float(np.exp(0.4 * rng.standard_normal())))
+        prompt = int(rng.integers(20, 400))
         ttft = 0.002 * users * (1 + prompt / 200) * float(np.exp(0.1 * rng.standard_normal()))
         rows.append(request(i, float(due), ttft, [0.02], concurrency=users, prompt_tokens=prompt))
     found = findings(frame(rows), [StageWindow("s", 0.0, SPAN_S, closed=closed)], NOBODY, (None, None), CLIENT)
