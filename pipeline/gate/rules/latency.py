@@ -131,7 +131,10 @@ def _with_pairs(share: RuleResult, looked: dict[str, Any] | None) -> RuleResult:
     high = (paired.get("interval") or [None, None])[1]
     worse = paired.get("different", 0) or paired.get("shorter", 0) if looked.get("deterministic") else None
     if worse or (worse is None and high is not None and high < 1):
-        return share.model_copy(update={"outcome": "fail", "detail": detail, "would_decide": None})
+        # A difference where none is promised is no test that chance could fail, so it has no p-value.
+        p_value = None if worse else paired.get("p_value")
+        changes = {"outcome": "fail", "detail": detail, "would_decide": None, "p_value": p_value}
+        return share.model_copy(update=changes)
     return share.model_copy(update={"detail": detail})
 
 

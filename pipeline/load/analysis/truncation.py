@@ -39,7 +39,7 @@ class Pair:
 @dataclass(frozen=True)
 class Paired:
     """``length_ratio``: geometric mean of loaded over idle lengths, with its 95 % t-interval on the logarithms; null
-    where fewer than two pairs have tokens.
+    where fewer than two pairs have tokens. ``p_value``: of a ratio this small where none is below one.
     """
 
     n: int
@@ -48,6 +48,7 @@ class Paired:
     shorter: int
     length_ratio: float | None
     interval: tuple[float, float] | None
+    p_value: float | None
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,12 @@ class Onset:
 
 def compare(pairs: Sequence[Pair]) -> Paired:
     logs = [math.log(p.loaded_tokens / p.idle_tokens) for p in pairs if p.loaded_tokens > 0 and p.idle_tokens > 0]
-    ratio = interval = None
+    ratio = interval = p = None
     if len(logs) >= 2:
         mean, error = float(np.mean(logs)), float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
         half = float(stats.t.ppf(0.975, len(logs) - 1)) * error
         ratio, interval = math.exp(mean), (math.exp(mean - half), math.exp(mean + half))
+        p = float(stats.t.cdf(mean / error, len(logs) - 1)) if error else float(mean >= 0)
     return Paired(
         len(pairs),
         sum(p.same is True for p in pairs),
@@ -84,6 +86,7 @@ def compare(pairs: Sequence[Pair]) -> Paired:
         sum(p.loaded_tokens < p.idle_tokens for p in pairs),
         ratio,
         interval,
+        p,
     )
 
 

@@ -74,6 +74,7 @@ def test_elsewhere_the_ratio_of_lengths_has_an_interval() -> None:
     assert found["found"]
     low, high = found["paired"]["interval"]
     assert low < 0.72 < high < 1
+    assert found["paired"]["p_value"] < 1e-6
     assert compare([pair(0, 5, 5)]).interval is None
 
 
