@@ -105,8 +105,9 @@ def windows(signal: Signal, count: int, q: float, least: int) -> Windows:
         if len(inside) >= least:
             t.append((w + 0.5) * width)
             v.append(nearest_rank(inside.tolist(), q))
-    logs = np.log(np.maximum(np.asarray(v, dtype=np.float64), _FLOOR_MS))
-    return Windows(np.asarray(t), np.round(logs, 5))  # a thousandth of a percent: the rest is rounding of the clock
+    logs: Floats = np.log(np.maximum(np.asarray(v, dtype=np.float64), _FLOOR_MS))
+    rounded: Floats = logs.round(5)  # a thousandth of a percent: what is below is rounding of the clock
+    return Windows(np.asarray(t), rounded)
 
 
 def percent(log_change: float) -> float:
