@@ -35,6 +35,7 @@ class EvaluationParams(_Strict):
 class LoadParams(_Strict):
     profile: str = Field("ci", description="file below loadtests/profiles/, without .yaml")
     seed: int = 20261129
+    workers: int = Field(1, ge=1, description="load clients (processes); more when the health of one says saturated")
 
 
 class AbParams(_Strict):

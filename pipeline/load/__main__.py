@@ -20,12 +20,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, help="of prompts, lengths and arrivals; default: load.seed")
     parser.add_argument("--warmup-s", type=float, help="instead of the profile's, in every stage")
     parser.add_argument("--duration-s", type=float, help="likewise; a release or soak profile is not made too short")
+    parser.add_argument("--workers", type=int, help="processes that send the load; default: load.workers")
     parser.add_argument("--base-url", help="measure a running OpenAI-compatible server instead of artifacts/TIER")
     parser.add_argument("--model", help="with --base-url: the model to ask for; default: the first of /v1/models")
     parser.add_argument("--out", type=Path, help="default: results/TIER/load")
     args = parser.parse_args()
     if args.model and not args.base_url:
         raise SeatrialError("--model goes with --base-url; the bundled engine serves artifacts/TIER alone")
+    if args.workers is not None and args.workers < 1:
+        raise SeatrialError(f"--workers is {args.workers}; expected 1 or more")
     check_tier_name(args.tier)
 
     params = load_params()
@@ -37,6 +40,7 @@ def main() -> None:
 
     profile = with_times(args.profile or params.load.profile, args.warmup_s, args.duration_s)
     seed = params.load.seed if args.seed is None else args.seed
+    workers = args.workers or params.load.workers
     out = args.out or RESULTS / args.tier / "load"
 
     read_profile(profile)  # a wrong profile is told before a server is started
@@ -45,7 +49,7 @@ def main() -> None:
         try:
             opened = foreign(args.base_url, args.model) if args.base_url else bundled(args.tier, params.engine)
             with opened as target:
-                load = measure(s, target, profile, seed, out, log)
+                load = measure(s, target, profile, seed, out, log, workers)
             if not args.base_url:  # a foreign server keeps its logs to itself
                 keep(engine_logs(args.tier), out)
         except SeatrialError as e:

@@ -1,8 +1,12 @@
-"""Runs Locust headless as a child that cannot outlive this process, and watches both it and the server."""
+"""Runs Locust headless as children that cannot outlive this process, and watches both them and the server.
+
+One child drives the load, or a master and as many workers as are asked for.
+"""
 
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +19,9 @@ from pipeline.errors import SeatrialError
 from pipeline.processes import tail
 
 LOCUSTFILE = Path(loadtests.__file__).with_name("locustfile.py")
+_LOCUST = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE)]
+_LOOPBACK = "127.0.0.1"
+_END_S = 10.0
 _START_S = 60.0  # for imports and the first request, beyond the profile's own time
 _LOOK_EVERY_S = 0.25
 _TABLES = "\nType  "  # the first words of what Locust prints when it ends
@@ -34,12 +41,14 @@ def run_locust(
     seed: int,
     out: Path,
     log: Path,
+    workers: int = 1,
     check: Callable[[], None] = lambda: None,
     tick: Callable[[float], None] = lambda elapsed_s: None,
 ) -> None:
-    """Leaves ``records.parquet`` and ``run.json`` in ``out``; what Locust prints goes to ``log``.
+    """Leaves ``records.parquet`` and ``run.json`` in ``out``; what Locust prints goes to ``log`` (workers: beside it).
 
     Args:
+        workers: processes that send; from two on there is a master besides.
         check: called a few times a second; raises when the run has become pointless (the server died).
         tick: called with the seconds since the start.
 
@@ -47,16 +56,21 @@ def run_locust(
         SeatrialError: Locust failed, or did not end in the time that the profile allows; with the end of its log.
     """
     command = [
-        sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary",
-        "--exit-code-on-error", "0",
+        *_LOCUST, "--headless", "--only-summary", "--exit-code-on-error", "0",
         "--host", base_url, "--profile", str(profile_file), "--seed", str(seed), "--out", str(out),
         "--model", model, "--end-with-pid", str(os.getpid()),
     ]  # fmt: skip
-    env = {k: v for k, v in os.environ.items() if not k.startswith("LOCUST_")}
+    helpers: list[list[str]] = []
+    if workers > 1:
+        port = str(_free_port())
+        command += ["--master", "--master-bind-host", _LOOPBACK, "--master-bind-port", port]
+        command += ["--expect-workers", str(workers), "--expect-workers-max-wait", f"{_START_S:.0f}"]
+        helper = [*_LOCUST, "--worker", "--master-host", _LOOPBACK, "--master-port", port]
+        helpers = [[*helper, "--end-with-pid", str(os.getpid())]] * workers
     log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    with log.open("w", encoding="utf-8") as f:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=f, stderr=subprocess.STDOUT, env=env)
+    child = _start(command, log)
+    others = [_start(line, log.with_suffix(f".worker{k}.log")) for k, line in enumerate(helpers)]
     try:
         while child.poll() is None:
             check()
@@ -69,11 +83,33 @@ def run_locust(
             tick(elapsed)
             time.sleep(_LOOK_EVERY_S)
     finally:
-        if child.poll() is None:
-            child.kill()
-        child.wait()
+        for p in (child, *others):
+            if p.poll() is None and (p is child or child.poll() != 0):
+                p.kill()
+            _end(p)
     check()
     if child.returncode:
         raise SeatrialError(
             f"Locust ended with exit code {child.returncode}; the end of {log}:\n{tail(log, before=_TABLES)}"
         )
+
+
+def _start(command: list[str], log: Path) -> subprocess.Popen[bytes]:
+    env = {k: v for k, v in os.environ.items() if not k.startswith("LOCUST_")}
+    with log.open("wb") as f:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=f, stderr=subprocess.STDOUT, env=env)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Workers end by themselves when their master has; one that does not is ended."""
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind((_LOOPBACK, 0))
+        return int(s.getsockname()[1])

@@ -111,8 +111,12 @@ def read_profile(name: str) -> Profile:
         raise SeatrialError(str(e)) from e
 
 
-def measure(s: Stage, target: Target, profile_name: str, seed: int, final: Path, log: Path) -> dict[str, Any]:
+def measure(
+    s: Stage, target: Target, profile_name: str, seed: int, final: Path, log: Path, workers: int = 1
+) -> dict[str, Any]:
     """Runs the profile against ``target`` and writes the five files of ``final`` in one step; returns ``load.json``.
+
+    ``workers``: load clients that share the profile between them.
 
     Raises:
         SeatrialError: the server died, Locust failed, or the records are not what was asked for.
@@ -134,6 +138,7 @@ def measure(s: Stage, target: Target, profile_name: str, seed: int, final: Path,
                 seed=seed,
                 out=out.resolve(),
                 log=log,
+                workers=workers,
                 check=target.check,
                 tick=lambda elapsed_s: bar.advance(max(int(elapsed_s) - bar.done, 0)),
             )

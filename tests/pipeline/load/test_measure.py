@@ -160,6 +160,20 @@ def test_a_foreign_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert Path("reports/stages/loadtest@mine.json").is_file()
 
 
+def test_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with mock_server(Reply(first_s=0.01)) as server:
+        line = ["--tier", "mine", "--base-url", server.url, "--profile", profile(tmp_path), "--workers", "2"]
+        run_stage(monkeypatch, *line)
+        served = len(server.seen) - 1  # the first was the preflight
+    records, run = read_run(Path("results/mine/load"))
+    assert records.height == served
+    assert set(records["worker"]) == {0, 1}
+    assert [w.lost for w in run.workers] == [None, None]
+    load = json.loads(Path("results/mine/load/load.json").read_text())
+    assert load["client"] == run.client.model_dump(mode="json")
+    assert _locusts() == []
+
+
 def test_all_requests_failed_is_a_result_without_latencies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count = iter(range(10**6))
     with mock_server(lambda body: Reply() if next(count) == 0 else Reply(status=500, message="boom")) as server:
@@ -181,6 +195,7 @@ def test_all_requests_failed_is_a_result_without_latencies(tmp_path: Path, monke
             "measures 60 s; a release profile measures at least",
         ),
         (["--tier", "int8", "--model", "m"], "goes with --base-url"),
+        (["--tier", "int8", "--workers", "0"], "--workers is 0; expected 1 or more"),
     ],
 )
 def test_wrong_arguments(monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str) -> None:
