@@ -164,9 +164,9 @@ def test_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with mock_server(Reply(first_s=0.01)) as server:
         line = ["--tier", "mine", "--base-url", server.url, "--profile", profile(tmp_path), "--workers", "2"]
         run_stage(monkeypatch, *line)
-        served = len(server.seen) - 1  # the first was the preflight
     records, run = read_run(Path("results/mine/load"))
-    assert records.height == served
+    assert records.height == sum(w.requests for w in run.workers) == run.stages[0]["requests"]
+    assert records["request_id"].is_unique().all()
     assert set(records["worker"]) == {0, 1}
     assert [w.lost for w in run.workers] == [None, None]
     load = json.loads(Path("results/mine/load/load.json").read_text())
