@@ -186,6 +186,24 @@ def verdict(
     raise _Answer(code)
 
 
+policies = typer.Typer(no_args_is_help=True, help="The gate's policies (`gate` in params.yaml).")
+app.add_typer(policies, name="policy")
+
+
+@policies.command("explain")
+def explain_policy(
+    name: Annotated[str | None, typer.Option("--policy", help="Default: the one that gate.policy names.")] = None,
+) -> None:
+    """What each rule can detect at the sample sizes at hand, and what it would take to detect less."""
+    from pipeline.gate.explain import explain, sizes_at_hand
+    from pipeline.gate.policy import read_policy
+    from pipeline.params import load_params
+
+    params = load_params()
+    gate = params.gate if name is None else params.gate | {"policy": name}
+    print(explain(read_policy(gate, params.tiers), sizes_at_hand(params.evaluation.evalset, params.release.candidate)))
+
+
 @app.command()
 def promote(
     name: Annotated[str, typer.Argument(help="Name of the release, for instance 2026.12.")],

@@ -38,10 +38,6 @@ CANDIDATE, REFERENCE = "int8", "bf16"
 BASE: Row = {
     "schema_version": 1, "started_at": AT, "duration_s": 100.0, "profile": "ci",
     "client": {"lag_p99_ms": 1.0, "lag_limit_ms": 15.0, "cpu_share": 0.1, "void": False, "void_reason": None},
-    "truncation": {
-        "deterministic": True, "words": "8 of 8 prompts gave the same bytes idle as under load",
-        "paired": {"n": 8, "same": 8, "different": 0, "shorter": 0, "length_ratio": 1.0, "interval": [1.0, 1.0]},
-    },
 }  # fmt: skip
 
 
@@ -159,6 +155,6 @@ def judged(root: Path, plant: Callable[[Path], None]) -> Row:
     write_trial(root)
     with working_in(root):
         plant(root)
-        value = judge(load_params(), NOW)
+        value = judge(load_params(), NOW).model_dump(mode="json")
         write_json(VERDICT, value)
     return value

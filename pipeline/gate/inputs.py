@@ -75,6 +75,7 @@ class _Item(_Part):
     status: Literal["ok", "error"]
     finish_reason: str | None
     output_tokens: Annotated[int, Field(ge=0)] | None
+    choice_logprobs: list[float] | None = None
 
 
 class _Stage(_Part):

@@ -6,16 +6,18 @@ from datetime import date
 from typing import Any
 
 from pipeline.gate.context import Context
+from pipeline.gate.model import Settle, TierVerdict, WaiverNow, WhatChanged, Word
 from pipeline.gate.policy import Policy
 from pipeline.gate.result import RuleResult
 from pipeline.gate.rules import JUDGES
 from pipeline.gate.statistics.several import holm
+from pipeline.provenance import FOUR, differing
 
 WORDS = {"ship": "may ship", "hold": "is held", "undecided": "is undecided"}
 
 
-def judge_tier(context: Context, today: date) -> dict[str, Any]:
-    """All rules of the policy for one tier: ``{"verdict", "reason", "rules"}``.
+def judge_tier(context: Context, today: date) -> TierVerdict:
+    """All rules of the policy for one tier.
 
     Any blocking failure holds; else any blocking doubt leaves it undecided; else it may ship. A valid waiver lets a
     rule's results through; an expired one is said in the result and counts for nothing.
@@ -26,17 +28,34 @@ def judge_tier(context: Context, today: date) -> dict[str, Any]:
     failing = [r for r in counted if r.outcome == "fail"]
     doubtful = [r for r in counted if r.outcome == "undecided"]
     passing = [r for r in results if r.severity == "blocking" and r.outcome == "pass"]
+    verdict: Word
     if failing:
         verdict, deciding = "hold", failing
     elif doubtful or not passing:  # no evidence is never a pass
         verdict, deciding = "undecided", doubtful
     else:
         verdict, deciding = "ship", []
-    return {
-        "verdict": verdict,
-        "reason": _reason(context, verdict, deciding, results),
-        "rules": [r.model_dump() for r in results],
-    }
+    first = [r.id for r in deciding]
+    return TierVerdict(
+        verdict=verdict,
+        reason=_reason(context, verdict, deciding, results),
+        deciding=first,
+        rules=sorted(results, key=lambda r: r.id not in first),
+    )
+
+
+def what_would_settle(judged: TierVerdict, budget_minutes: float | None) -> list[Settle]:
+    """For each rule that leaves the verdict undecided, in the order in which they decide."""
+    if judged.verdict != "undecided":
+        return []
+    out = []
+    for r in judged.rules:
+        if r.id in judged.deciding:
+            minutes = r.minutes_needed
+            within = None if minutes is None or budget_minutes is None else minutes <= budget_minutes
+            what = r.would_decide or "the measurement that is missing"
+            out.append(Settle(rule=r.id, what=what, minutes=minutes, within_budget=within))
+    return out
 
 
 def _corrected(results: list[RuleResult], confidence: float) -> list[RuleResult]:
@@ -109,30 +128,36 @@ def _figure(r: RuleResult) -> str:
     return f" is {value} {r.unit}{limit}"
 
 
-def what_changed(context: Context) -> dict[str, Any]:
+def what_changed(context: Context) -> WhatChanged | None:
     """The four identities of this tier beside those of the reference and the baseline."""
     mine = context.run.header("evaluation")
     load = context.run.header("load")
     if mine is None:
-        return {}
-    pairs: dict[str, Any] = {}
+        return None
+    against: dict[str, Any] = {}
+    changed: dict[str, list[Any]] = {}
     other = None if context.is_reference else context.reference.header("evaluation")
-    for against, header in (
-        (context.reference.tier, other),
-        ("baseline", context.baseline and context.baseline.evaluation),
-    ):
+    base = None if context.baseline is None else context.baseline.evaluation
+    for name, header in ((context.reference.tier, other), ("baseline", base)):
         if header is None:
             continue
-        pairs[against] = {
+        changed[name] = differing(mine, header)
+        against[name] = {
             part: {
                 "now": getattr(mine, part).model_dump(),
                 "then": getattr(header, part).model_dump(),
-                "differs": getattr(mine, part).digest != getattr(header, part).digest,
+                "differs": part in changed[name],
             }
-            for part in ("model", "engine", "quantisation", "workload")
+            for part in FOUR
         }
-    return {"identities": mine.model_dump(), "workload": load.workload.model_dump() if load else None, "against": pairs}
+    return WhatChanged(
+        identities=mine.model_dump(),
+        workload=load.workload.model_dump() if load else None,
+        against=against,
+        changed=changed,
+        confounded=[name for name, parts in changed.items() if len(parts) > 1],
+    )
 
 
-def waivers_now(policy: Policy, today: date) -> list[dict[str, Any]]:
-    return [{**w.model_dump(mode="json"), "expired": w.expires < today} for w in policy.waivers]
+def waivers_now(policy: Policy, today: date) -> list[WaiverNow]:
+    return [WaiverNow(**w.model_dump(mode="json"), expired=w.expires < today) for w in policy.waivers]

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.errors import SeatrialError
+from pipeline.gate.machines import MachineClass
 from pipeline.provenance import digest_of
 
 Severity = Literal["blocking", "advisory"]
@@ -31,6 +32,7 @@ class LatencyLimit(_Rule):
     quantile: float = Field(gt=0, lt=1)
     limits_ms: dict[str, Annotated[float, Field(gt=0)]] = Field(min_length=1, description="stage: limit")
     headroom: Literal[1, 2, 4] = Field(1, description="judge a short run at down to limit/headroom (judge_tail)")
+    min_requests: int = Field(1, ge=1, description="measured requests of a stage below which none passes")
 
 
 class ErrorRate(_Rule):
@@ -38,6 +40,7 @@ class ErrorRate(_Rule):
 
     kind: Literal["error_rate"]
     limit: float = Field(gt=0, lt=1)
+    min_requests: int = Field(1, ge=1, description="measured requests below which none passes")
 
 
 class Truncation(_Rule):
@@ -45,6 +48,7 @@ class Truncation(_Rule):
 
     kind: Literal["truncation"]
     limit: float = Field(gt=0, lt=1)
+    min_requests: int = Field(1, ge=1, description="answers below which none passes")
 
 
 class _Margin(_Rule):
@@ -81,6 +85,15 @@ class AnswerLength(_Rule):
     kind: Literal["answer_length"]
     band_percent: float = Field(gt=0, lt=100)
     min_items: int = Field(2, ge=2, description="generated answers below which the band is not applied")
+
+
+class Divergence(_Rule):
+    """A limit on a quantile of the items' KL divergence from the reference, over the choices of choice items."""
+
+    kind: Literal["divergence"]
+    quantile: float = Field(gt=0, lt=1)
+    limit_nats: float = Field(gt=0)
+    min_items: int = Field(1, ge=1, description="choice items below which it is undecided")
 
 
 class EvalsetHealth(_Rule):
@@ -125,8 +138,8 @@ class LatencyBaseline(_Rule):
 
 
 Rule = (
-    LatencyLimit | ErrorRate | Truncation | QualityDelta | Pinned | AnswerLength | CutOff | EvalsetHealth | Provenance
-    | ClientHealth | LedgerMatch | QualityBaseline | LatencyBaseline
+    LatencyLimit | ErrorRate | Truncation | QualityDelta | Pinned | AnswerLength | CutOff | Divergence | EvalsetHealth
+    | Provenance | ClientHealth | LedgerMatch | QualityBaseline | LatencyBaseline
 )  # fmt: skip
 KINDS = tuple(r.model_fields["kind"].annotation.__args__[0] for r in Rule.__args__)
 
@@ -146,9 +159,20 @@ class Waiver(_Strict):
         return tier == self.tier and (result_id == self.rule or result_id.partition("/")[0] == self.rule)
 
 
+class Limits(_Strict):
+    """The class of machine that a policy's latency limits were chosen on."""
+
+    name: str
+    machines: MachineClass
+
+
 class Policy(_Strict):
+    """Rules for one environment. ``limits_for``: None where no latency is limited."""
+
     name: str
     confidence: float = Field(gt=0.5, lt=1)
+    budget_minutes: float | None = Field(None, gt=0, description="of measuring; what would take longer is said to")
+    limits_for: Limits | None = None
     rules: list[Annotated[Rule, Field(discriminator="kind")]] = Field(min_length=1)
     waivers: list[Waiver] = []
 
@@ -160,6 +184,7 @@ class Policy(_Strict):
 
 class _GateSection(_Strict):
     policy: str
+    machine_classes: dict[str, MachineClass] = {}
     policies: dict[str, dict[str, Any]]
     waivers: list[Waiver] = []
 
@@ -178,16 +203,19 @@ def read_policy(gate: dict[str, Any], tiers: list[str]) -> Policy:
         raise SeatrialError(
             f"params.yaml: gate.policy is {section.policy!r}; gate.policies has {', '.join(section.policies)}"
         )
-    policies = {name: _policy(name, raw) for name, raw in section.policies.items()}
+    policies = {name: _policy(name, raw, section.machine_classes) for name, raw in section.policies.items()}
     for waiver in section.waivers:
         _check_waiver(waiver, policies, tiers)
     return policies[section.policy].model_copy(update={"waivers": section.waivers})
 
 
-def _policy(name: str, raw: dict[str, Any]) -> Policy:
+KEYS = ("confidence", "budget_minutes", "limits_for", "rules")
+
+
+def _policy(name: str, raw: dict[str, Any], classes: dict[str, MachineClass]) -> Policy:
     where = f"gate.policies.{name}"
-    if unknown := sorted(set(raw) - {"confidence", "rules"}):
-        raise SeatrialError(f"params.yaml: {where}.{unknown[0]}: unknown; a policy has confidence and rules")
+    if unknown := sorted(set(raw) - set(KEYS)):
+        raise SeatrialError(f"params.yaml: {where}.{unknown[0]}: unknown; a policy has {', '.join(KEYS)}")
     rules = raw.get("rules")
     for number, rule in enumerate(rules if isinstance(rules, list) else []):
         called = f"number {number + 1}"
@@ -200,6 +228,12 @@ def _policy(name: str, raw: dict[str, Any]) -> Policy:
                 f"params.yaml: {where}.rules: rule {rule.get('id', called)!r} has the unknown kind {kind!r}; known: "
                 f"{', '.join(KINDS)}"
             )
+    raw = dict(raw)
+    if (wanted := raw.get("limits_for")) is not None:
+        if wanted not in classes:
+            has = ", ".join(classes) or "none"
+            raise SeatrialError(f"params.yaml: {where}.limits_for is {wanted!r}; gate.machine_classes has {has}")
+        raw["limits_for"] = Limits(name=wanted, machines=classes[wanted])
     try:
         policy = Policy.model_validate({"name": name, **raw})
     except ValidationError as e:
@@ -207,6 +241,12 @@ def _policy(name: str, raw: dict[str, Any]) -> Policy:
     ids = [r.id for r in policy.rules]
     if twice := sorted({i for i in ids if ids.count(i) > 1}):
         raise SeatrialError(f"params.yaml: {where}.rules: the id {twice[0]!r} is used twice; ids must be unique")
+    limited = next((r.id for r in policy.rules if isinstance(r, LatencyLimit)), None)
+    if limited is not None and policy.limits_for is None:
+        raise SeatrialError(
+            f"params.yaml: {where}.limits_for is missing: rule {limited!r} limits latency, and a limit is for a class "
+            f"of machine (gate.machine_classes has {', '.join(classes) or 'none'})"
+        )
     return policy
 
 

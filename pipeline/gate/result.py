@@ -13,6 +13,7 @@ Group = Literal["latency", "quality", "errors", "evalset", "provenance", "baseli
 
 class RuleResult(BaseModel):
     """``interval`` holds the one-sided bounds at ``confidence``; ``would_decide`` says what would settle it;
+    ``minutes_needed``, where more time would: of measuring, beyond what was measured;
     ``p_value``, where the rule is a test, that of "the limit is broken": a fail has one below ``1 - confidence``.
     """
 
@@ -33,6 +34,7 @@ class RuleResult(BaseModel):
     n_effective: float | None = None
     stage: str | None = None
     would_decide: str | None = None
+    minutes_needed: float | None = None
     p_value: float | None = None
     waiver: dict[str, Any] | None = None
 

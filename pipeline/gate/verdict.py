@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+
+from pydantic import ValidationError
 
 from engine.artifact import sha256_file
 from pipeline.errors import SeatrialError
 from pipeline.gate.inputs import input_digests
+from pipeline.gate.model import Verdict
+from pipeline.gate.result import RuleResult
 from pipeline.params import Params, load_params
 from pipeline.provenance import digest_of
 from pipeline.release.record import RELEASES
 
 VERDICT = Path("reports/verdict.json")
+JUNIT = Path("reports/junit.xml")
 EXIT_CODES = {"ship": 0, "hold": 1, "undecided": 2}
 SYMBOLS = {"pass": "+", "fail": "x", "undecided": "?", "not_applicable": "."}
 
@@ -33,71 +37,102 @@ def verdict_exit_code(path: Path = VERDICT) -> tuple[int, str]:
     Waivers are checked against today's date again: one that has expired since takes a "ship" back.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-        text, code = _text(value), EXIT_CODES[value["verdict"]]
-        judged = value["tiers"][value["candidate"]]
-        if judged["verdict"] != value["verdict"]:
-            raise ValueError(f"it says {value['verdict']}, but its candidate {judged['verdict']}")
-        found, then = input_digests(list(value["tiers"])), value["inputs"]
-        changed = [name for name in found | then if then.get(name) != found.get(name)]
-        asked = value["asked"]
-        lapsed = [r for r in judged["rules"] if r["severity"] == "blocking" and _lapsed(r)] if code == 0 else []
+        value = Verdict.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return 2, f"UNDECIDED: there is no {path}; run `make trial` first"
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as e:
-        why = f"{type(e).__name__}: {e}"
+    except (OSError, ValueError) as e:
+        why = _first(e) if isinstance(e, ValidationError) else str(e)
         return 2, f"UNDECIDED: {path} is not a verdict that this version reads ({why}); run `make trial` again"
+    text, code = _text(value), EXIT_CODES[value.verdict]
+    found, then = input_digests(list(value.tiers)), value.inputs
+    changed = [name for name in found | then if then.get(name) != found.get(name)]
+    lapsed = [r for r in value.judged.rules if r.severity == "blocking" and _lapsed(r)] if code == 0 else []
     if changed:
         return 2, f"UNDECIDED: {path} is stale: {changed[0]} has changed since; run `make trial` again"
     try:
         now = what_was_asked(load_params())
     except (SeatrialError, OSError) as e:
         return 2, f"UNDECIDED: {path} cannot be held against today's params.yaml: {e}"
-    if now != asked:
+    if now != value.asked:
         why = "gate, release or tiers of params.yaml, or releases/, have changed since"
         return 2, f"UNDECIDED: {path} is stale: {why}; run `make trial` again"
     if lapsed:
-        worst = next((r for r in lapsed if r["outcome"] == "fail"), lapsed[0])
-        word, w = ("HOLD", worst["waiver"]) if worst["outcome"] == "fail" else ("UNDECIDED", worst["waiver"])
+        worst = next((r for r in lapsed if r.outcome == "fail"), lapsed[0])
+        word, w = "HOLD" if worst.outcome == "fail" else "UNDECIDED", worst.waiver or {}
         said = f"the waiver of {w['rule']} for {w['tier']} by {w['owner']} expired on {w['expires']}"
         return EXIT_CODES[word.lower()], f"{word}: {said}\n\n{text}"
     return code, text
 
 
-def _lapsed(rule: dict[str, Any]) -> bool:
+def _lapsed(rule: RuleResult) -> bool:
     """Whether this rule got through by a waiver that has expired since."""
-    waiver = rule["waiver"]
     today = datetime.now(UTC).date().isoformat()
-    return bool(waiver) and not waiver["expired"] and waiver["expires"] < today
+    return rule.waiver is not None and not rule.waiver["expired"] and rule.waiver["expires"] < today
 
 
-def _text(value: dict[str, Any]) -> str:
+def _first(e: ValidationError) -> str:
+    x = e.errors()[0]
+    return f"{'.'.join(map(str, x['loc'])) or 'content'}: {x['msg']}"
+
+
+def _text(value: Verdict) -> str:
     lines = [
-        f"{value['verdict'].upper()}: {value['reason']}",
-        f"judged {value['as_of']} under policy {value['policy']}",
+        f"{value.verdict.upper()}: {value.reason}",
+        f"judged {value.as_of} under policy {value.policy}" + _limits(value),
+        *_changed(value),
         "",
     ]
-    for tier, judged in value["tiers"].items():
-        mark = " (candidate)" if tier == value["candidate"] else " (reference)" if tier == value["reference"] else ""
-        lines.append(f"{tier + mark:28} {judged['verdict']:10} {_counts(judged['rules'])}")
-    notable = [r for r in value["tiers"][value["candidate"]]["rules"] if r["outcome"] in {"fail", "undecided"}]
+    for tier, judged in value.tiers.items():
+        mark = " (candidate)" if tier == value.candidate else " (reference)" if tier == value.reference else ""
+        lines.append(f"{tier + mark:28} {judged.verdict:10} {_counts(judged.rules)}")
+    notable = [r for r in value.judged.rules if r.outcome in {"fail", "undecided"}]
     if notable:
-        lines += ["", f"rules of {value['candidate']} that fail or are undecided:"]
+        lines += ["", f"rules of {value.candidate} that fail or are undecided:"]
     for r in notable:
-        waived = " (waived)" if r["waiver"] and not r["waiver"]["expired"] else ""
-        lines.append(f"  {SYMBOLS[r['outcome']]} {r['outcome']}{waived}, {r['severity']}: {r['title']}: {r['detail']}")
-        if r["would_decide"]:
-            lines.append(f"      would decide it: {r['would_decide']}")
-    attempts = value["attempts"]
-    if len(attempts) > 1:
-        lines += ["", f"attempt {len(attempts)} at this build: " + ", ".join(a["verdict"] for a in attempts)]
+        waived = " (waived)" if r.waiver and not r.waiver["expired"] else ""
+        lines.append(f"  {SYMBOLS[r.outcome]} {r.outcome}{waived}, {r.severity}: {r.title}: {r.detail}")
+        if r.would_decide:
+            lines.append(f"      would decide it: {r.would_decide}")
+    if value.settle:
+        lines += ["", *_settle(value)]
+    if len(value.attempts) > 1:
+        words = ", ".join(a.verdict for a in value.attempts)
+        lines += ["", f"attempt {len(value.attempts)} at this build: {words}"]
     return "\n".join(lines)
 
 
-def _counts(rules: list[dict[str, Any]]) -> str:
-    blocking = [r for r in rules if r["severity"] == "blocking"]
+def _limits(value: Verdict) -> str:
+    return "" if value.limits_for is None else f", whose latency limits are for machines of class {value.limits_for}"
+
+
+def _changed(value: Verdict) -> list[str]:
+    if value.what_changed is None:
+        return []
+    lines = []
+    for against, parts in value.what_changed.changed.items():
+        mixed = " (confounded: no difference can be attributed)" if against in value.what_changed.confounded else ""
+        lines.append(f"changed against {against}: {', '.join(parts) or 'nothing'}{mixed}")
+    return lines
+
+
+def _settle(value: Verdict) -> list[str]:
+    """The whole of what would settle it: each rule's need stands above, so here only the time and the budget."""
+    times = [s.minutes for s in value.settle if s.minutes is not None]
+    other = [s.rule for s in value.settle if s.minutes is None]
+    lines = []
+    if times:
+        budget = value.budget_minutes
+        within = "" if budget is None else f" ({'within' if max(times) <= budget else 'over'} the budget of {budget:g})"
+        lines.append(f"would settle it: about {max(times):.1f} more minutes of measuring{within}")
+    if other:
+        lines.append(f"not settled by measuring longer: {', '.join(other)}")
+    return lines
+
+
+def _counts(rules: list[RuleResult]) -> str:
+    blocking = [r for r in rules if r.severity == "blocking"]
     said = [
-        (sum(r["outcome"] == o for r in blocking), w)
+        (sum(r.outcome == o for r in blocking), w)
         for o, w in (("pass", "pass"), ("fail", "fail"), ("undecided", "undecided"))
     ]
     return "blocking rules: " + ", ".join(f"{n} {w}" for n, w in said if n)

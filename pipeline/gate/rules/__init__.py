@@ -19,6 +19,7 @@ JUDGES: dict[str, Judge] = {
     "pinned": quality.pinned,
     "answer_length": quality.answer_length,
     "cut_off": quality.cut_off,
+    "divergence": quality.divergence,
     "evalset_health": health.evalset_health,
     "provenance": health.provenance,
     "client_health": health.client_health,

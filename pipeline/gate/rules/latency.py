@@ -9,8 +9,9 @@ import polars as pl
 
 from loadtests.quantiles import min_samples, nearest_rank
 from pipeline.gate.context import Context, result
+from pipeline.gate.machines import class_of
 from pipeline.gate.policy import ErrorRate, LatencyLimit, Truncation
-from pipeline.gate.result import RuleResult
+from pipeline.gate.result import Outcome, RuleResult
 from pipeline.gate.statistics.shares import judge_share, needed_for_pass, share_interval, share_p_value
 from pipeline.gate.statistics.tails import Tail, judge_tail
 from pipeline.load.samples import Sample, measured, samples
@@ -19,7 +20,10 @@ NAMES = {"ttft": "time to first token", "itl": "inter-token latency"}
 
 
 def latency_limit(rule: LatencyLimit, context: Context) -> list[RuleResult]:
-    """One result a stage: the binomial rule on the share of samples over the limit, at the effective sample size."""
+    """One result a stage: the binomial rule on the share of samples over the limit, at the effective sample size.
+
+    On a machine of another class than the limits are for nothing is decided, whatever the figures.
+    """
     results = [_one_stage(rule, context, stage, limit) for stage, limit in rule.limits_ms.items()]
     for stage in sorted(set((context.run.load or {}).get("stages", {})) - set(rule.limits_ms)):
         detail = f"the policy sets no limit for stage {stage} (limits_ms of rule {rule.id})"
@@ -39,16 +43,22 @@ def _one_stage(rule: LatencyLimit, context: Context, stage: str, limit: float) -
         return result(rule, "latency", title, "undecided", f"not measured: {why}", stage=stage, limit=limit, unit="ms")
     s = samples(records, stage)[rule.metric]
     n = len(s.values)
+    elsewhere, few = _another_machine(context), _too_few(rule, s)
     if n == 0:
         detail = f"not measured: the load test has no measured requests in stage {stage}"
         return result(rule, "latency", title, "undecided", detail, stage=stage, limit=limit, unit="ms", n=0)
     t = judge_tail(s.values, limit, q, confidence, lambda level: s.effective(rule.metric, level), rule.headroom)
+    words = _words(t, "requests" if rule.metric == "ttft" else "gaps", q, limit)
+    outcome: Outcome = "undecided" if elsewhere or (few and t.outcome == "pass") else t.outcome
+    more, minutes = (few or _more(s, t)) if outcome == "undecided" else (None, None)
+    if elsewhere:
+        words, more, minutes = f"{elsewhere[0]}; {words}", elsewhere[1], None
     return result(
         rule,
         "latency",
         title,
-        t.outcome,
-        _words(t, "requests" if rule.metric == "ttft" else "gaps", q, limit),
+        outcome,
+        words,
         value=nearest_rank(sorted(s.values), q) if n >= min_samples(q) else None,
         unit="ms",
         limit=limit,
@@ -57,9 +67,27 @@ def _one_stage(rule: LatencyLimit, context: Context, stage: str, limit: float) -
         n=n,
         n_effective=t.n_effective,
         stage=stage,
-        p_value=t.p_value,
-        would_decide=_more(s, t) if t.outcome == "undecided" else None,
+        p_value=None if elsewhere else t.p_value,
+        would_decide=more,
+        minutes_needed=minutes,
     )
+
+
+def _another_machine(context: Context) -> tuple[str, str] | None:
+    """Why the policy's limits say nothing of this machine, and what would; None where they are for it."""
+    header, limits = context.run.header("load"), context.policy.limits_for
+    if header is None or limits is None or (why := limits.machines.mismatch(header.machine)) is None:
+        return None
+    said = f"limits are for class {limits.name}, measured on {class_of(header.machine)} ({why})"
+    return said, f"a measurement on a machine of class {limits.name}, or a policy with limits for this one"
+
+
+def _too_few(rule: LatencyLimit, s: Sample) -> tuple[str, float] | None:
+    missing = rule.min_requests - s.requests
+    if missing <= 0:
+        return None
+    minutes = s.span_s * missing / max(1, s.requests) / 60
+    return f"{missing} more requests of this kind: the rule asks for {rule.min_requests}", minutes
 
 
 def _words(t: Tail, what: str, q: float, limit: float) -> str:
@@ -76,13 +104,15 @@ def _words(t: Tail, what: str, q: float, limit: float) -> str:
     return text
 
 
-def _more(s: Sample, t: Tail) -> str:
+def _more(s: Sample, t: Tail) -> tuple[str, float | None]:
+    """What would settle it, and in how many more minutes of this stage."""
     if t.times_needed is None:
-        return "more of the same would not pass it: the share over the limit is not below what the limit allows"
+        return "more of the same would not pass it: the share over the limit is not below what the limit allows", None
+    minutes = s.span_s * (t.times_needed - 1) / 60
     return (
         f"about {math.ceil(s.requests * (t.times_needed - 1))} more requests of this kind, so a stage of "
-        f"{s.span_s * t.times_needed / 60:.1f} minutes instead of {s.span_s / 60:.1f}"
-    )
+        f"{s.span_s / 60 + minutes:.1f} minutes instead of {s.span_s / 60:.1f}"
+    ), minutes
 
 
 def error_rate(rule: ErrorRate, context: Context) -> list[RuleResult]:
@@ -147,9 +177,13 @@ def _share(
     rule: ErrorRate | Truncation, context: Context, title: str, k: int, n: int, detail: str, fewer: str
 ) -> RuleResult:
     confidence = context.confidence(rule)
-    outcome = judge_share(k, n, rule.limit, confidence) if n else "undecided"
+    few = n < rule.min_requests
+    outcome: Outcome = judge_share(k, n, rule.limit, confidence) if n else "undecided"
+    if few and outcome == "pass":
+        outcome = "undecided"
     low, high = share_interval(k, n, confidence)
     needed = needed_for_pass(k, n, rule.limit, confidence)
+    needed = max(needed, rule.min_requests) if needed else None
     would = f"{needed - n} more requests" if needed else f"{fewer}: their share is not below the limit"
     return result(
         rule,
@@ -165,4 +199,15 @@ def _share(
         n=n,
         p_value=share_p_value(k, n, rule.limit),
         would_decide=would if outcome == "undecided" else None,
+        minutes_needed=_minutes(context, n, needed) if outcome == "undecided" else None,
     )
+
+
+def _minutes(context: Context, n: int, needed: int | None) -> float | None:
+    """Of measuring until so many requests are there, beyond what was measured, at the rate that was seen."""
+    if not n or needed is None or context.run.records is None:
+        return None
+    due = (
+        measured(context.run.records).group_by("stage").agg((pl.col("due_s").max() - pl.col("due_s").min()).alias("s"))
+    )
+    return float(due["s"].sum()) / 60 * (needed - n) / n

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scipy import stats
+from scipy import special
 
 from pipeline.gate.statistics.looks import LookPlan
 from pipeline.gate.statistics.rounds import Ratio, ratio_by_round
@@ -128,7 +128,7 @@ def _judged(r: Ratio, margin: float, level: float, p_worse: float, held: bool) -
 
 def resolves(r: Ratio, level: float, power: float = 0.8) -> float:
     """The loss, as a share, that is told from none with ``power``: (t_level + t_power) standard errors."""
-    t = float(stats.t.isf(level, r.freedom) + stats.t.ppf(power, r.freedom))
+    t = float(special.stdtrit(r.freedom, power) - special.stdtrit(r.freedom, level))
     return math.exp(t * r.log_error) - 1
 
 
@@ -140,7 +140,7 @@ def _pairs_needed(r: Ratio, margin: float, level: float) -> int | None:
     low, high = r.pairs + 1, MOST_PAIRS
 
     def enough(n: int) -> bool:
-        return float(stats.t.isf(level, n - lost)) * spread / math.sqrt(n) <= room
+        return -float(special.stdtrit(n - lost, level)) * spread / math.sqrt(n) <= room
 
     if not enough(high):
         return None

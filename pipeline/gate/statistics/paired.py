@@ -3,34 +3,80 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, special, stats
+
+from pipeline.gate.statistics.clusters import ClusteredMean, clustered_mean
 
 
 @dataclass(frozen=True)
 class Paired:
-    """A paired difference of means, candidate minus reference."""
+    """A paired difference of means, candidate minus reference, with one-sided bounds."""
 
     delta: float
     low: float
     high: float
     n: int
-    clusters: int
     lost: int
     gained: int
     mcnemar_p: float
-    error: float  # standard error of delta
-    freedom: int
+    clustered: ClusteredMean
+    score: Score
+
+    @property
+    def clusters(self) -> int:
+        return self.clustered.clusters
 
     def p_worse(self, margin: float) -> float:
         """p-value of the test that the true loss exceeds ``margin``."""
-        beyond = self.delta + margin
-        if self.error == 0:
-            return 0.0 if beyond < 0 else 1.0
-        return float(stats.t.cdf(beyond / self.error, self.freedom))
+        return self.score.p_below(-margin)
+
+
+@dataclass(frozen=True)
+class Score:
+    """Tango's score statistic for a paired difference (1998, "Equivalence test and confidence interval for the
+    difference in proportions for the paired-sample design", Statistics in Medicine 17), on effective pairs.
+
+    It takes the variance where the difference is what is tested, not where it was seen: losses are rare, and a run
+    that happens to lose few would otherwise be sure of it too (the t-interval lets 10 % of builds at the margin pass
+    where it says 5). ``lost`` and ``gained``: mean score lost and gained per pair. ``pairs``: as many independent pairs
+    as would have the standard error that the clusters have (Kish 1965, section 5.4), so that items of one source,
+    scenarios and scores between 0 and 1 all count as what they are worth. Student's t for that error's freedom.
+    """
+
+    lost: float
+    gained: float
+    pairs: float
+    freedom: int
+
+    def statistic(self, difference: float) -> float:
+        """Falls as ``difference`` rises; 0 at the one that was seen."""
+        b, c, x = self.gained, self.lost, difference
+        linear = -b - c + (2 - b + c) * x
+        restricted = (math.sqrt(max(0.0, linear**2 + 8 * c * x * (1 - x))) - linear) / 4  # share lost, if x were true
+        variance = 2 * restricted + x * (1 - x)
+        away = b - c - x
+        if away == 0 or variance <= 0:
+            return math.copysign(math.inf, away) if away else 0.0
+        return away * math.sqrt(self.pairs / variance)
+
+    def p_below(self, limit: float) -> float:
+        """p-value of the test that the true difference is below ``limit``."""
+        return float(special.stdtr(self.freedom, self.statistic(limit)))
+
+    def bounds(self, confidence: float) -> tuple[float, float]:
+        """One-sided bounds, each at ``confidence``."""
+        t, seen, edge = float(special.stdtrit(self.freedom, confidence)), self.gained - self.lost, 1 - 1e-9
+
+        def end(target: float, outermost: float) -> float:
+            if seen == outermost or (self.statistic(outermost) - target) * target <= 0:
+                return math.copysign(1.0, outermost)
+            return float(optimize.brentq(lambda x: self.statistic(x) - target, outermost, seen))
+
+        return end(t, -edge), end(-t, edge)
 
 
 def paired_delta(
@@ -42,11 +88,9 @@ def paired_delta(
 ) -> Paired:
     """Mean of ``candidate - reference`` with one-sided bounds at ``confidence``.
 
-    The variance is that of a stratified cluster total (Cochran 1977, section 9A.2; Miller 2024, "Adding Error Bars to
-    Evals", for its use on paired items): within each stratum the cluster sums vary about their mean. Where nearly
-    nothing differs that variance is no evidence of equality: the half-width is never below the share of lost items
-    that could hide behind none seen in as many clusters, ``1 - (1 - confidence)^(1/clusters)`` scaled to the items
-    of a mean cluster, or a single item.
+    The bounds are those of :class:`Score`. Where nearly nothing differs the variance is no evidence of equality:
+    neither bound is nearer than the share of lost items that could hide behind none seen in as many clusters,
+    ``1 - (1 - confidence)^(1/clusters)`` scaled to the items of a mean cluster, or a single item.
 
     Raises:
         ValueError: no items, or sequences of different length.
@@ -57,32 +101,50 @@ def paired_delta(
         )
     d = np.asarray(candidate, dtype=np.float64) - np.asarray(reference, dtype=np.float64)
     n = len(d)
-    sums: dict[str, dict[str, float]] = {}
-    for value, stratum, cluster in zip(d.tolist(), strata, clusters, strict=True):
-        sums.setdefault(stratum, {}).setdefault(cluster, 0.0)
-        sums[stratum][cluster] += value
-    variance, freedom, m = 0.0, 0, 0
-    alone: list[float] = []
-    for by_cluster in sums.values():
-        totals = np.asarray(list(by_cluster.values()))
-        m += len(totals)
-        if len(totals) == 1:
-            alone.append(float(totals[0]))
-            continue
-        variance += len(totals) / (len(totals) - 1) * float(((totals - totals.mean()) ** 2).sum())
-        freedom += len(totals) - 1
-    if alone:  # strata of one cluster: about their common mean, as if one stratum
-        centre = float(np.mean(alone))
-        variance += len(alone) / max(1, len(alone) - 1) * sum((a - centre) ** 2 for a in alone)
-        freedom += max(0, len(alone) - 1)
-    delta = float(d.mean())
-    error, freedom = math.sqrt(variance) / n, max(1, freedom)
-    half = float(stats.t.ppf(confidence, freedom)) * error
-    floor = max(1 - (1 - confidence) ** (1 / m), 1 / n)
-    half = max(half, floor)
+    mean = clustered_mean(d, strata, clusters)
+    floor = max(1 - (1 - confidence) ** (1 / mean.clusters), 1 / n)
+    mass_lost, mass_gained = float(np.maximum(-d, 0).mean()), float(np.maximum(d, 0).mean())
+    spread = mass_lost + mass_gained - mean.mean**2  # variance of one pair whose score is lost or gained whole
+    worth = spread / mean.error**2 if mean.error > 0 and spread > 0 else float(n)
+    score = Score(mass_lost, mass_gained, worth, mean.freedom)
+    low, high = score.bounds(confidence)
+    low, high = min(low, mean.mean - floor), max(high, mean.mean + floor)
     lost, gained = int((d < 0).sum()), int((d > 0).sum())
-    p = float(stats.binomtest(lost, lost + gained, 0.5).pvalue) if lost + gained else 1.0
-    return Paired(delta, delta - half, delta + half, n, m, lost, gained, p, error, freedom)
+    return Paired(mean.mean, low, high, n, lost, gained, mcnemar(lost, gained), mean, score)
+
+
+def mcnemar(lost: int, gained: int) -> float:
+    """Exact two-sided p-value that as many items are lost as gained (McNemar 1947; the binomial test on the items
+    that differ). It takes items for independent: where they share sources it is for display.
+    """
+    return float(stats.binomtest(lost, lost + gained, 0.5).pvalue) if lost + gained else 1.0
+
+
+@dataclass(frozen=True)
+class Flips:
+    """Items whose outcome differs between two runs, by id; the net effect may be nothing while many flip."""
+
+    lost: tuple[str, ...]
+    gained: tuple[str, ...]
+    n: int
+
+    @property
+    def share(self) -> float:
+        """Share of items that differ (Dutta et al. 2024, "Accuracy is Not All You Need": flips)."""
+        return (len(self.lost) + len(self.gained)) / self.n if self.n else 0.0
+
+
+def flips(candidate: Mapping[str, float], reference: Mapping[str, float]) -> Flips:
+    """Which items score lower and which higher than in the reference.
+
+    Raises:
+        ValueError: the two were not asked the same items.
+    """
+    if candidate.keys() != reference.keys():
+        odd = sorted(candidate.keys() ^ reference.keys())
+        raise ValueError(f"{len(odd)} items were asked of one only, for instance {odd[0]}")
+    lost = tuple(k for k in candidate if candidate[k] < reference[k])
+    return Flips(lost, tuple(k for k in candidate if candidate[k] > reference[k]), len(candidate))
 
 
 def detectable_delta(n: int, disagreement: float, confidence: float, power: float = 0.8) -> float:

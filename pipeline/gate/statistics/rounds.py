@@ -13,12 +13,12 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 Floats = NDArray[np.float64]
 Method = Literal["t", "crossover_t", "bootstrap_t"]
 BOOTSTRAP_FROM = 20  # pairs: over fewer a bootstrap covers too little
-RESAMPLES = 4000
+RESAMPLES = 1000
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Ratio:
         away = math.log(self.ratio / limit) * (1 if upper else -1)
         if self.log_error == 0:
             return 0.0 if away > 0 else 1.0
-        return float(stats.t.sf(away / self.log_error, self.freedom))
+        return float(special.stdtr(self.freedom, -away / self.log_error))
 
 
 def ratio_by_round(
@@ -67,7 +67,8 @@ def ratio_by_round(
     freedom: a machine that drifts, or a second boot that finds a warm page cache, then moves neither the estimate nor
     the width (the two-period crossover: Hills and Armitage 1979; Senn 2002, section 3.6).
     ``method="bootstrap_t"``, from 20 pairs on: the studentised bootstrap (Efron and Tibshirani 1993, section 12.5),
-    for rounds whose ratios are skewed. Fewer pairs are refused: there it covers too little.
+    for rounds whose ratios are skewed; never narrower than Student's (by itself it covers 93.5 to 94.5 % of a nominal
+    95 at 20 pairs). Fewer pairs are refused: there it covers too little.
 
     Raises:
         ValueError: fewer than 2 pairs (3 with both orders, 2 at least of one), sequences of unequal length, a value
@@ -95,7 +96,7 @@ def ratio_by_round(
     else:
         mean, freedom, error = float(d.mean()), len(d) - 1, float(d.std(ddof=1)) / math.sqrt(len(d))
         kind = "t"
-    half = float(stats.t.ppf(confidence, freedom)) * error
+    half = float(special.stdtrit(freedom, confidence)) * error
     low, high = math.exp(mean - half), math.exp(mean + half)
     return Ratio(math.exp(mean), low, high, confidence, len(d), error, freedom, kind)
 
@@ -112,8 +113,7 @@ def _bootstrap_t(d: Floats, confidence: float, seed: int) -> Ratio:
     if error == 0 or not len(t):
         low = high = mean
     else:
-        low, high = (
-            mean - error * float(np.quantile(t, confidence)),
-            mean - error * float(np.quantile(t, 1 - confidence)),
-        )
+        student = float(special.stdtrit(n - 1, confidence))
+        low = mean - error * max(student, float(np.quantile(t, confidence)))
+        high = mean + error * max(student, -float(np.quantile(t, 1 - confidence)))
     return Ratio(math.exp(mean), math.exp(low), math.exp(high), confidence, n, error, n - 1, "bootstrap_t")

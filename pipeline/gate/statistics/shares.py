@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from scipy import stats
+from scipy import special
 
 Outcome = Literal["pass", "fail", "undecided"]
 
@@ -21,8 +21,8 @@ def share_interval(k: float, n: float, confidence: float) -> tuple[float, float]
     """
     if n <= 0:
         return 0.0, 1.0
-    low = 0.0 if k <= 0 else float(stats.beta.ppf(1 - confidence, k, n - k + 1))
-    high = 1.0 if k >= n else float(stats.beta.ppf(confidence, k + 1, n - k))
+    low = 0.0 if k <= 0 else float(special.betaincinv(k, n - k + 1, 1 - confidence))
+    high = 1.0 if k >= n else float(special.betaincinv(k + 1, n - k, confidence))
     return low, high
 
 
@@ -43,7 +43,7 @@ def share_p_value(k: float, n: float, allowed: float) -> float:
     """Probability of ``k`` or more of ``n`` where the true share is ``allowed``: below ``1 - confidence`` just where
     :func:`judge_share` fails.
     """
-    return 1.0 if k <= 0 or n <= 0 else float(stats.beta.cdf(allowed, k, n - k + 1))
+    return 1.0 if k <= 0 or n <= 0 else float(special.betainc(k, n - k + 1, allowed))
 
 
 def needed_for_pass(k: float, n: float, allowed: float, confidence: float, most: int = 1_000_000) -> int | None:

@@ -42,8 +42,7 @@ def slope(w: Windows) -> float:
     i, j = np.triu_indices(len(w.v), 1)
     with np.errstate(invalid="ignore"):  # of two infinite windows
         rise = w.v[j] - w.v[i]
-    known = ~np.isnan(rise)
-    found = float(np.median((rise / (w.t_s[j] - w.t_s[i]))[known])) if known.any() else 0.0
+    found = float(np.median((rise / (w.t_s[j] - w.t_s[i]))[~np.isnan(rise)]))
     return found if math.isfinite(found) else 0.0
 
 

@@ -58,6 +58,11 @@ def records(seed: int, requests: int = 150, change: Callable[[Row], None] | None
     return rows
 
 
+def _choices(tier: str, i: int) -> list[float]:
+    """Log-likelihoods of two choices; those of a quantised tier lie a little beside the reference's."""
+    return [-0.5, -1.5 - (0.0 if tier == "bf16" else 0.1 * (i % 3))]
+
+
 def items(tier: str, flips: tuple[int, int] = (0, 0), spoil: Callable[[Row], None] | None = None) -> list[Row]:
     """80 items a scenario, half of them right; ``flips`` turns so many right ones wrong and wrong ones right."""
     rows = []
@@ -70,7 +75,8 @@ def items(tier: str, flips: tuple[int, int] = (0, 0), spoil: Callable[[Row], Non
                     "origin": "pinned" if i < 4 else "written", "source": f"{scenario}-{i // 2}", "prompt_text": "?",
                     "reference": "x", "answer": tier, "correct": right, "score": float(right), "status": "ok",
                     "reason": None, "finish_reason": "stop", "prompt_tokens": 20,
-                    "output_tokens": 0 if kind == "choice" else 10 + i % 3, "choice_logprobs": None,
+                    "output_tokens": 0 if kind == "choice" else 10 + i % 3,
+                    "choice_logprobs": _choices(tier, i) if kind == "choice" else None,
                 }
             )  # fmt: skip
     rng = random.Random(7)

@@ -10,8 +10,7 @@ from typing import Any
 
 import yaml
 
-from pipeline.files import write_json
-from pipeline.gate.__main__ import judge
+from pipeline.gate.__main__ import judge, write_verdict
 from pipeline.gate.verdict import VERDICT
 from pipeline.params import load_params
 from tests.pipeline.gate.factory import Row, items, records, write_items, write_load
@@ -22,7 +21,7 @@ Plant = Callable[[Path], None]
 
 def judged(now: datetime = NOW) -> dict[str, Any]:
     """The verdict on the run in the working directory, as it was written."""
-    write_json(VERDICT, judge(load_params(), now))
+    write_verdict(judge(load_params(), now))
     value: dict[str, Any] = json.loads(VERDICT.read_text())
     return value
 

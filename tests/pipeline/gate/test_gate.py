@@ -59,6 +59,12 @@ def _shorter(row: Row) -> None:
     row["output_tokens"] //= 2
 
 
+def _drifts(row: Row) -> None:
+    """The likelihoods of a fifth of the choices move while no answer flips yet."""
+    if row["kind"] == "choice" and int(row["id"].rpartition("-")[2]) % 5 == 0:
+        row["choice_logprobs"] = [-0.5, -9.0]
+
+
 def _does_not_stop(row: Row) -> None:
     if row["kind"] != "choice" and int(row["id"].rpartition("-")[2]) % 3 == 0:
         row["finish_reason"] = "length"
@@ -201,6 +207,18 @@ def test_a_planted_fault_is_caught_and_named(run: Path, fault: str) -> None:
     code, text = verdict_exit_code(VERDICT)
     assert code == {"hold": 1, "undecided": 2}[verdict]
     assert text.startswith(verdict.upper())
+
+
+def test_likelihoods_that_drift_are_noted_before_an_answer_flips(run: Path) -> None:
+    write_items(run, "int8", items("int8", spoil=_drifts))
+    value = judged()
+    found = rule_of(value, "divergence")
+    assert (found["outcome"], found["severity"], value["verdict"]) == ("fail", "advisory", "ship"), found
+    assert "16 of 80 items diverge by more than 0.1 nats" in found["detail"]
+    assert rule_of(value, "accuracy")["outcome"] == "pass"
+    write_items(run, "int8", items("int8", spoil=lambda row: row.update(choice_logprobs=None)))
+    found = rule_of(judged(), "divergence")
+    assert (found["outcome"], found["detail"][:13]) == ("undecided", "0 items whose")
 
 
 def test_memory_that_is_not_as_planned_is_noted(run: Path) -> None:

@@ -7,14 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
 
 from pipeline.errors import SeatrialError
 from pipeline.evaluation.items import load_evalset
-from pipeline.gate.explain import explain, needed
+from pipeline.files import write_json
+from pipeline.gate.explain import explain, sizes_at_hand
 from pipeline.gate.policy import KINDS, AnswerLength, CutOff, LatencyLimit, QualityBaseline, QualityDelta, read_policy
 from pipeline.gate.rules import JUDGES
+from pipeline.gate.statistics.planning import failing_share, needed, passing_share, samples_to_fail
+from pipeline.gate.statistics.shares import judge_share
 
 ROOT = Path(__file__).resolve().parents[3]
 TIERS = ["bf16", "int8"]
@@ -40,7 +47,15 @@ MISTAKES: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda g: g.update(limits=1), "gate.limits: Extra inputs are not permitted"),
     (_add({"id": "x", "kind": "vibes"}), "rule 'x' has the unknown kind 'vibes'; known: latency_limit"),
     (_add({"id": "x"}), "rule 'x' has the unknown kind None"),
-    (_add("p95"), "rule number 18 is 'p95', expected a mapping"),
+    (_add("p95"), "rule number 19 is 'p95', expected a mapping"),
+    (
+        lambda g: g["policies"]["release"].update(limits_for="gpu"),
+        "release.limits_for is 'gpu'; gate.machine_classes ha",
+    ),
+    (lambda g: g["policies"]["release"].pop("limits_for"), "release.limits_for is missing: rule 'ttft-p95' limits lat"),
+    (lambda g: g["machine_classes"]["small-cpu"].update(cores=[4, 2]), "machine_classes.small-cpu: Value error, cores"),
+    (lambda g: g["machine_classes"]["small-cpu"].update(accelerator="("), "'(' is no regular expression"),
+    (lambda g: g["policies"]["release"].update(budget_minutes=0), "gate.policies.release.budget_minutes: Input should"),
     (lambda g: _rules(g)[0].update(limit=3), "rules[ttft-p95].limit: Extra inputs are not permitted"),
     (lambda g: _rules(g)[0].update(quantile=95), "rules[ttft-p95].quantile: Input should be less than 1 (found '95')"),
     (lambda g: _rules(g)[0].update(headroom=3), "rules[ttft-p95].headroom: Input should be 1, 2 or 4"),
@@ -101,22 +116,66 @@ def test_a_policy_is_known_by_its_content(gate: dict[str, Any]) -> None:
     assert read_policy(gate | {"waivers": [WAIVER]}, TIERS).digest != first.digest
 
 
-def test_it_says_what_it_can_detect(gate: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_says_what_it_can_detect(gate: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(ROOT)
     policy = read_policy(gate, TIERS)
-    text = explain(policy, "core")
+    sizes = sizes_at_hand("core", "int8", tmp_path)
+    text = explain(policy, sizes)
     for rule in policy.rules:
         assert f"{rule.id} ({rule.kind}, {rule.severity}): " in text
+    assert "latency limits are for machines of class small-cpu: cores [2, 4], accelerator none" in text
     assert "passes from 59 independent samples with none over the limit, 93 with one" in text
     assert "or from 29 with none over 1/2 of the limit" in text
     assert "passes from 299 independent samples with none over the limit, 473 with one" in text
-    assert f"on {len(load_evalset(ROOT / 'evalsets/core').items)} items from" in text
+    assert "to fail twice the share that is allowed in 4 of 5 runs: " in text
+    items = len(load_evalset(ROOT / "evalsets/core").items)
+    assert f"on {items} items from" in text
     margins = [line for line in text.split("\n") if "of items flipped" in line]
     assert len(margins) == 6
     assert all(line.endswith(": can decide") for line in margins if "at 5%" in line or "at 10%" in line)
-    assert "what it can detect is unknown" in explain(policy, "none")
+    assert "what it can detect is unknown" in explain(policy, sizes_at_hand("none", "int8", tmp_path))
+
+
+def test_it_reckons_with_the_requests_of_the_last_load_test(gate: dict[str, Any], tmp_path: Path) -> None:
+    stages = {s: {"requests": 150} for s in ("short_burst", "long_context", "mixed_random")}
+    write_json(tmp_path / "int8/load/load.json", {"stages": stages})
+    text = explain(read_policy(gate, TIERS), sizes_at_hand("none", "int8", tmp_path))
+    good, bad = passing_share(150, 0.05, 0.95), failing_share(150, 0.05, 0.95)
+    assert (
+        f"short_burst: 150 requests, were they independent: passes in 4 of 5 runs up to a true share of {good:.2%}"
+        in text
+    )
+    assert f"fails in 4 of 5 from {bad:.2%}" in text
+    assert "450 requests: passes in 4 of 5 runs" in text
+    (tmp_path / "int8/load/load.json").write_text("[")
+    assert "short_burst: 150" not in explain(read_policy(gate, TIERS), sizes_at_hand("none", "int8", tmp_path))
 
 
 @pytest.mark.parametrize(("allowed", "confidence", "sizes"), [(0.01, 0.99, (459, 662)), (0.05, 0.99, (90, 130))])
 def test_the_sizes_it_states_are_the_known_ones(allowed: float, confidence: float, sizes: tuple[int, int]) -> None:
     assert (needed(allowed, confidence), needed(allowed, confidence, 1)) == sizes
+
+
+@given(n=st.integers(1, 400), allowed=st.floats(0.005, 0.3), confidence=st.sampled_from([0.9, 0.95, 0.99]))
+@settings(deadline=None, max_examples=60)
+def test_the_power_it_states_is_that_of_the_binomial(n: int, allowed: float, confidence: float) -> None:
+    outcomes = [judge_share(k, n, allowed, confidence) for k in range(n + 1)]
+    good, bad = passing_share(n, allowed, confidence), failing_share(n, allowed, confidence)
+    assert (good is None) == ("pass" not in outcomes)
+    assert (bad is None) == ("fail" not in outcomes)
+    for share, outcome in ((good, "pass"), (bad, "fail")):
+        if share is not None and share < 1:
+            k = np.asarray([o == outcome for o in outcomes])
+            assert stats.binom.pmf(np.arange(n + 1), n, share)[k].sum() == pytest.approx(0.8, abs=1e-6)
+
+
+def test_the_sample_that_fails_twice_the_share_is_just_enough() -> None:
+    n = samples_to_fail(0.1, 0.05, 0.95)
+    assert n is not None
+    shares = [failing_share(m, 0.05, 0.95) for m in (n, n - 1)]
+    assert shares[0] is not None
+    assert shares[1] is not None
+    assert shares[0] <= 0.1 < shares[1]
+    assert samples_to_fail(0.05, 0.05, 0.95) is None
+    with pytest.raises(ValueError, match="no sample of up to 1000000 passes"):
+        needed(1e-9, 0.95)
