@@ -48,7 +48,7 @@ def compared(base: list[Judged], candidate: list[Judged]) -> dict[str, Any]:
     changed, lost, gained = [], [], []
     for a, b in zip(base, candidate, strict=True):
         item = a.answered.item.id
-        if _said(a) != _said(b):
+        if answer_of(a) != answer_of(b):
             changed.append(item)
         if a.grade.correct and not b.grade.correct:
             lost.append(item)
@@ -66,7 +66,7 @@ def compared(base: list[Judged], candidate: list[Judged]) -> dict[str, Any]:
     }
 
 
-def _said(j: Judged) -> Any:
+def answer_of(j: Judged) -> Any:
     """What was answered, to the last byte; of scored choices their log-probabilities."""
     reply = j.answered.reply
     return None if reply is None else (reply.text, reply.finish_reason, reply.choice_logprobs)

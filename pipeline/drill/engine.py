@@ -17,7 +17,7 @@ import yaml
 
 from loadtests.workload import Profile
 from pipeline.ab.compare import compare_builds
-from pipeline.ab.quality import judged_answers
+from pipeline.ab.quality import answer_of, judged_answers
 from pipeline.ab.rounds import run_round
 from pipeline.ab.seeds import seed_problems
 from pipeline.ab.sides import Project, Side, side_of
@@ -127,7 +127,7 @@ def by_answers(given: str, causes: tuple[str, ...], damage: Damage | None = None
         side = side_of(text, engines.project)
         mine = engines.answers(side, root.name)
         finding = quality(_run(mine, "drill"), _run(base, "base"))
-        changed = sum(_text(a) != _text(b) for a, b in zip(mine, base, strict=True))
+        changed = sum(answer_of(a) != answer_of(b) for a, b in zip(mine, base, strict=True))
         same_artifact = side.identities[2] == engines.base().identities[2]
         caught = finding.state == "worse" or bool(finding.causes) or (same_artifact and changed > 0)
         codes = [c.code for c in finding.causes] or (["bytes"] if same_artifact and changed else [])
@@ -150,11 +150,6 @@ def by_seeds(given: str) -> _Drill:
 
 
 _Drill = Callable[[Engines, Path], Seen]
-
-
-def _text(j: Judged) -> Any:
-    reply = j.answered.reply
-    return reply and (reply.text, reply.finish_reason, reply.choice_logprobs)
 
 
 def _run(answers: list[Judged], name: str) -> Run:

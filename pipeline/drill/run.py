@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.artifact import ArtifactError
 from pipeline.drill.fault import Fault, Seen
 from pipeline.errors import SeatrialError
 from pipeline.provenance import utc_now
@@ -33,7 +34,7 @@ def drill(
         began = clock()
         try:
             seen = fault.run(root)
-        except SeatrialError as e:
+        except (SeatrialError, ArtifactError) as e:
             seen = Seen(False, False, "not run", str(e))
         results.append(Result(fault, seen, clock() - began))
         tell(results[-1])

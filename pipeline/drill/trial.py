@@ -23,6 +23,7 @@ from pipeline.files import write_json
 from pipeline.gate.__main__ import judge
 from pipeline.gate.inputs import EVALSET, RESULTS
 from pipeline.gate.verdict import VERDICT
+from pipeline.load.analysis.truncation import Pair, truncation
 from pipeline.load.summary import summarise
 from pipeline.params import PARAMS, load_params
 from pipeline.provenance import Header, Machine, digest_of
@@ -97,7 +98,11 @@ def write_load(root: Path, tier: str, rows: list[Row], **changes: Any) -> None:
             windows[stage] = (due[0], due[-1] + 1)
     figures = {s: summarise(frame, {s: w}, fixed_output=True, goodput=None) for s, w in windows.items()}
     overall = summarise(frame, windows, fixed_output=True, goodput=None)
-    value = BASE | {"header": header(tier, "ci-load"), "stages": figures, "overall": overall}
+    idle = [Pair(r["request_id"], r["stage"], 4, 10, 10, "length", "length", True) for r in rows[:8]]
+    value = BASE | {
+        "header": header(tier, "ci-load"), "stages": figures, "overall": overall,
+        "truncation": truncation(frame, idle, fixed_output=True, deterministic=True),
+    }  # fmt: skip
     write_json(folder / "load.json", value | changes)
     write_json(folder / "server.json", {"info": {"memory": MEMORY}})
     n = 60
