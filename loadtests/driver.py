@@ -47,6 +47,7 @@ class StageRun:
         self.over = False
         self.cpu_s = 0.0  # of this process, from the start to the end of the stage
         self.idle: list[queue.SimpleQueue[Visit | None]] = []  # of carriers that wait for an arrival
+        self.handed = 0  # arrivals given to a carrier that has not sent them yet
 
     def phase(self, due_s: float) -> str:
         return "warmup" if due_s < self.start_s + self.spec.warmup_s else "measured"
@@ -221,11 +222,14 @@ class Driver:
             due_s = run.start_s + visit.due_s
             if self._stopping.wait(max(due_s - self.clock(), 0)):
                 break
-            if len(self._running) >= most:
+            with self._changed:
+                in_flight = len(self._running) + run.handed
+                run.handed += in_flight < most
+            if in_flight >= most:
                 exchange = self._exchange(run, visit, 0, due_s)
                 exchange.reason = (
-                    f"not sent: {len(self._running)} requests were in flight, the profile's max_in_flight; the server "
-                    "does not keep up with the rate"
+                    f"not sent: {in_flight} requests were in flight, the profile's max_in_flight; the server does not "
+                    "keep up with the rate"
                 )
                 self._ended(exchange)
             elif run.idle:
@@ -306,8 +310,10 @@ class Driver:
         self, run: StageRun, visit: Visit, turn: int, due_s: float, body: bytes, client: StreamClient
     ) -> Exchange:
         exchange = self._exchange(run, visit, turn, due_s)
-        self._running[exchange.request_id] = (exchange, client)
-        exchange.concurrency = len(self._running)
+        with self._changed:
+            self._running[exchange.request_id] = (exchange, client)
+            exchange.concurrency = len(self._running)
+            run.handed -= run.loop is None and turn == 0
         try:
             client.send(exchange, body)
         except BaseException:  # Locust ends a user by raising in it

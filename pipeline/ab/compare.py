@@ -54,8 +54,8 @@ def compare_builds(
         last = clock() - began + pair_s > budget_s
         whole = len(whole_pairs(rounds))
         s.say(_progress(rounds[-2:], whole, plan, pair_s))
-        due = whole >= plan.at[len(counts)] or (last and whole >= FEWEST)
-        if due:
+        new = whole > (counts[-1] if counts else 0)  # a void pair brings nothing to look at
+        if new and (whole >= plan.at[len(counts)] or (last and whole >= FEWEST)):
             counts.append(whole)
             final = last or len(counts) == len(plan.at)
             looks.append(look_at(rounds, stages, params, plan, counts, final=final))

@@ -94,7 +94,7 @@ def run_round(side: Side, which: Which, pair: int, profile: Profile, profile_nam
         wall_s=time.monotonic() - began,
         figures=figures_of(records, load, [s.name for s in profile.stages]),
         requests=rows.height,
-        failed=rows.filter(rows["status"] != "ok").height,
+        failed=rows.filter(~rows["status"].is_in(["ok", "abandoned"])).height,
         void=(client["void_reason"] or "the client was not healthy") if client["void"] else None,
     )
 

@@ -85,7 +85,7 @@ def _failing(run: Run, against: Run | None) -> tuple[Cause, ...]:
     def share(r: pl.DataFrame | None, what: pl.Expr) -> float:
         return 0.0 if r is None or not r.height else r.filter(what).height / r.height
 
-    failed = pl.col("status") != "ok"
+    failed = ~pl.col("status").is_in(["ok", "abandoned"])  # a user who leaves is the profile's doing
     if (mine := share(rows, failed)) > share(then, failed):
         reason = rows.filter(failed)["reason"].drop_nulls().mode()
         said = f": {reason[0]}" if len(reason) else ""

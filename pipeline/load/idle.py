@@ -49,7 +49,7 @@ def sent_again(
                 request_id=f"idle-{row['request_id']}", stage=row["stage"], phase="measured", seed=seed,
                 due_s=time.monotonic(), max_tokens=prompt.max_tokens,
             )  # fmt: skip
-            body = request_body(profile, model, prompt.messages, prompt.max_tokens, True)
+            body = request_body(profile, model, prompt.messages, prompt.max_tokens, continuous_usage=False)
             client.send(exchange, encoded(body))
             if exchange.status == "ok":
                 pairs.append(paired(row, exchange.row()))

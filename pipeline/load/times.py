@@ -9,6 +9,7 @@ import yaml
 
 from loadtests.workload import ProfileError, load_profile, profile_path
 from pipeline.errors import SeatrialError
+from pipeline.files import atomic_write
 
 WORK = Path(".seatrial/work/profiles")
 
@@ -27,6 +28,5 @@ def with_times(name: str, warmup_s: float | None, duration_s: float | None) -> s
         raise SeatrialError(str(e)) from e
     text = yaml.safe_dump(profile.model_dump(mode="json", exclude_none=True), sort_keys=False)
     path = WORK / f"{profile_path(name).stem}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.yaml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    atomic_write(path, text)
     return str(path)

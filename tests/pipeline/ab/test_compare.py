@@ -88,6 +88,18 @@ def test_a_void_round_takes_its_pair_with_it(tmp_path: Path) -> None:
     assert "0 whole pairs of rounds" in value["reason"]
 
 
+def test_a_void_last_pair_is_no_further_look(tmp_path: Path) -> None:
+    machine = Machine({}, noise=0.15)
+    machine.void = {14}
+    value = compared(machine, tmp_path, minutes=10)
+    assert [x["pairs"] for x in value["looks"]["taken"]] == [5, 10, 14]
+    machine = Machine({}, noise=0.15)
+    machine.void = set(range(10, 99))
+    value = compared(machine, tmp_path, minutes=10)
+    assert value["verdict"] == "undecided"
+    assert [x["pairs"] for x in value["looks"]["taken"]] == [5, 10]
+
+
 def test_failures_of_the_candidate_alone_hold_and_of_the_base_decide_nothing(tmp_path: Path) -> None:
     machine = Machine({})
     machine.failing = "candidate"
