@@ -6,10 +6,11 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import polars as pl
 import yaml
 
 from loadtests.output import read_run
-from loadtests.workload import Goodput, Profile
+from loadtests.workload import Goodput, Profile, StageSpec
 from pipeline.errors import SeatrialError
 from pipeline.gate.statistics.effective import serial_design_effect
 from pipeline.load.child import run_locust
@@ -25,7 +26,11 @@ _START_S = 6.0  # for Locust to start and end, usually
 
 @dataclass(frozen=True)
 class Plan:
-    """Whose content a probe has (one stage of a profile), how many requests it measures, and how long it may take."""
+    """Whose content a probe has (one stage of a profile), how many requests it measures, and how long it may take.
+
+    Raises:
+        SeatrialError: there is no such stage, or its content does not come by single requests.
+    """
 
     profile: Profile
     stage: str
@@ -37,13 +42,25 @@ class Plan:
         names = [s.name for s in self.profile.stages]
         if self.stage not in names:
             raise SeatrialError(f"profile {self.profile.name} has no stage {self.stage!r}; it has {', '.join(names)}")
+        spec = self.spec
+        what = "replays a trace" if spec.replayed else "holds sessions" if spec.sessions else None
+        if what is not None:
+            raise SeatrialError(
+                f"stage {self.stage} of profile {self.profile.name} {what}; a sweep sends single requests at a rate: "
+                "choose another stage (--stage), or copy the profile and give the stage lengths of its own"
+            )
+
+    @property
+    def spec(self) -> StageSpec:
+        return next(s for s in self.profile.stages if s.name == self.stage)
 
     def duration_s(self, rate_per_s: float) -> float:
         return min(max(self.requests / rate_per_s, FEWEST_S), self.most_s)
 
     def at(self, rate_per_s: float) -> Profile:
-        """The profile of one probe: the stage's content, arriving as a Poisson process at this rate."""
-        spec = next(s for s in self.profile.stages if s.name == self.stage)
+        """The profile of one probe: the stage's content, arriving as a Poisson process at this rate. A pause to think
+        says when a user comes back; here the rate does.
+        """
         changes = {
             "name": "probe",
             "arrivals": {"kind": "poisson", "rate_per_s": rate_per_s},
@@ -55,7 +72,7 @@ class Plan:
             "name": f"{self.profile.name}-{self.stage}-at-{rate_per_s:.3g}",
             "kind": "custom",
             "goodput": self.slo.model_dump(),
-            "stages": [spec.model_dump(mode="json") | changes],
+            "stages": [self.spec.model_dump(mode="json") | changes],
         }
         return Profile.model_validate(value)
 
@@ -71,16 +88,19 @@ def run_probe(target: Target, plan: Plan, rate_per_s: float, seed: int, work: Pa
         SeatrialError: the server died or Locust failed.
     """
     profile = plan.at(rate_per_s)
-    folder = work / "probe"
+    folder, log = work / "probe", work / "locust.log"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     file = folder / "profile.yaml"
     file.write_text(yaml.safe_dump(profile.model_dump(mode="json")), encoding="utf-8")
     run_locust(
         profile, file.resolve(), base_url=target.base_url, model=target.model, seed=seed, out=folder.resolve(),
-        log=work / "locust.log", check=target.check,
+        log=log, check=target.check,
     )  # fmt: skip
-    records, run = read_run(folder)
+    try:
+        records, run = read_run(folder)
+    except (OSError, ValueError, pl.exceptions.PolarsError) as e:
+        raise SeatrialError(f"Locust ended well but left no readable records: {e}; see {log}") from e
     shutil.rmtree(folder)
     rows = measured(records)
     good = kept(rows, plan.slo.model_dump())

@@ -162,4 +162,5 @@ def _print(s: Stage, value: dict[str, Any], out: Path) -> None:
     low, high = (("none" if v is None else f"{v:.3g}") for v in value["interval"])
     knee = "no rate" if value["knee_per_s"] is None else f"{value['knee_per_s']:.3g} requests/s"
     print(f"knee: {knee}; surely held up to {low}, surely broken from {high} requests/s; {value['stopped']}")
-    s.say(f"{value['spent_s']:.0f} s of {value['budget_s']:g} s; {out / 'sweep.json'}, {out / 'sweep.svg'}")
+    drawn = f", {out / 'sweep.svg'}" if value["rates"] else ""
+    s.say(f"{value['spent_s']:.0f} s of {value['budget_s']:g} s; {out / 'sweep.json'}{drawn}")

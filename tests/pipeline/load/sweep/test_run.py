@@ -18,6 +18,7 @@ from pipeline.load.measure import read_profile
 from pipeline.load.sweep.draw import svg
 from pipeline.load.sweep.probing import Plan
 from pipeline.load.sweep.run import Asked
+from tests.loadtests.replay.traces import azure
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +94,30 @@ def test_a_probe_sends_the_stages_content_at_the_rate_and_knows_its_cost(tmp_pat
     assert plan.cost_s(8.0) == pytest.approx(2 + 10 + 1 + 6)
     with pytest.raises(SeatrialError, match=r"no stage 'nope'; it has chat"):
         Plan(known, "nope", plan.slo, 80, 20)
+
+
+def test_a_stage_that_does_not_send_single_requests_is_refused(tmp_path: Path) -> None:
+    name = profile(tmp_path)
+    value = yaml.safe_load(Path(name).read_text())
+    (stage,) = value["stages"]
+    think = {"think": {"kind": "fixed", "s": 1}}
+    azure(tmp_path / "a.csv", [(float(i), 100, 10) for i in range(200)])
+    trace = {"kind": "replay", "file": "a.csv", "context_tokens": 128, "rate_factor": 1}
+    bare = {k: v for k, v in stage.items() if k not in ("prompt_tokens", "output_tokens")}
+    value["stages"] = [
+        stage | think | {"name": "thinks"},
+        stage | think | {"name": "talks", "sessions": {"turns": 3, "context_tokens": 500}},
+        bare | {"name": "again", "arrivals": trace},
+    ]
+    Path(name).write_text(yaml.safe_dump(value))
+    known = read_profile(name)
+    slo = Asked(**_asked(ttft_ms=500, tpot_ms=50)).slo(known)
+    assert Plan(known, "thinks", slo, 80, 20).at(8.0).stages[0].think is None
+    for stage_name, why in (("talks", "holds sessions"), ("again", "replays a trace")):
+        with pytest.raises(
+            SeatrialError, match=f"stage {stage_name} of profile t {why}; a sweep sends single requests"
+        ):
+            Plan(known, stage_name, slo, 80, 20)
 
 
 def _asked(**changes: Any) -> dict[str, Any]:
