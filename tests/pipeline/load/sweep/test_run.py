@@ -102,7 +102,7 @@ def test_a_stage_that_does_not_send_single_requests_is_refused(tmp_path: Path) -
     (stage,) = value["stages"]
     think = {"think": {"kind": "fixed", "s": 1}}
     azure(tmp_path / "a.csv", [(float(i), 100, 10) for i in range(200)])
-    trace = {"kind": "replay", "file": "a.csv", "context_tokens": 128, "rate_factor": 1}
+    trace = {"kind": "replay", "file": "a.csv", "context_tokens": 128, "rate_factor": 1, "length_factor": 1}
     bare = {k: v for k, v in stage.items() if k not in ("prompt_tokens", "output_tokens")}
     value["stages"] = [
         stage | think | {"name": "thinks"},
