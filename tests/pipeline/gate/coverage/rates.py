@@ -145,7 +145,7 @@ def rules() -> list[Rule]:
         Rule("limit on P95 of TTFT", "150 requests, correlated by 0.5", 0.95, _tail(150, 0.95, 0.95, 4, 0.5),
              tail_edge, (0.005, "0.5 % over"), (0.15, "15 % over")),
         Rule("limit on P95 of TTFT, short run", "90 requests, correlated by 0.5", 0.95, _tail(90, 0.95, 0.95, 4, 0.5),
-             tail_edge, (0.0005, "0.05 % over"), (0.3, "30 % over")),
+             tail_edge, (1e-6, "0.0001 % over"), (0.3, "30 % over")),
         Rule("limit on P95 of ITL", "150 requests of 8 gaps", 0.95, _gaps(150, 0.95, 0.95),
              tail_edge, (0.01, "1 % over"), (0.12, "12 % over")),
         Rule("limit on P99 of TTFT (release)", "3000 requests, correlated by 0.5", 0.99,
