@@ -139,7 +139,7 @@ def masked(root: Path) -> Seen:
     old verdict must not be 0."""
     write_trial(root)
     with working_in(root):
-        value = judge(load_params(), NOW)
+        value = judge(load_params(), NOW).model_dump(mode="json")
         write_json(VERDICT, value)
         shipped, _ = verdict_exit_code()
         (root / LOAD / "records.parquet").unlink()
