@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ import pytest
 from loadtests.simulator.process import Simulated, simulator
 from loadtests.simulator.scenario import Scenario
 
+# One for all: each new one reads the certificates of the machine first. It keeps no connection to an ended server.
+HTTP = httpx.Client(limits=httpx.Limits(max_keepalive_connections=0))
+
 
 def body(tokens: int = 5, prompt: str = "one two") -> dict[str, Any]:
     options = {"include_usage": True}
@@ -22,7 +26,7 @@ def body(tokens: int = 5, prompt: str = "one two") -> dict[str, Any]:
 
 def chat(sim: Simulated, tokens: int = 5, prompt: str = "one two") -> httpx.Response:
     headers = {"X-Request-Id": f"mine-{prompt}"}
-    return httpx.post(f"{sim.url}/v1/chat/completions", json=body(tokens, prompt), headers=headers, timeout=20)
+    return HTTP.post(f"{sim.url}/v1/chat/completions", json=body(tokens, prompt), headers=headers, timeout=60)
 
 
 def test_truth_says_what_was_planned_and_what_was_sent(tmp_path: Path) -> None:
@@ -42,7 +46,7 @@ def test_truth_says_what_was_planned_and_what_was_sent(tmp_path: Path) -> None:
 
 
 def test_slots_queue_and_refusal(tmp_path: Path) -> None:
-    scenario = Scenario(ttft_ms=300, slots=1, queue=1)
+    scenario = Scenario(ttft_ms=2000, slots=1, queue=1)  # all three are there before the first is answered
     with simulator(scenario, tmp_path) as sim, ThreadPoolExecutor(3) as pool:
         answers = list(pool.map(lambda i: chat(sim, 2, f"p{i}"), range(3)))
         truths = sim.truth()
@@ -60,10 +64,10 @@ def test_what_it_says_of_itself(tmp_path: Path) -> None:
     with simulator(scenario, tmp_path) as sim:
         for _ in range(3):
             chat(sim)
-        metrics = httpx.get(f"{sim.url}/metrics").text
-        assert httpx.get(f"{sim.url}/v1/models").json()["data"][0]["id"] == "sim"
-        assert httpx.get(f"{sim.url}/nothing").status_code == 404
-        assert httpx.post(f"{sim.url}/v1/chat/completions", json={"messages": []}).status_code == 400
+        metrics = HTTP.get(f"{sim.url}/metrics").text
+        assert HTTP.get(f"{sim.url}/v1/models").json()["data"][0]["id"] == "sim"
+        assert HTTP.get(f"{sim.url}/nothing").status_code == 404
+        assert HTTP.post(f"{sim.url}/v1/chat/completions", json={"messages": []}).status_code == 400
         truths = sim.truth()
     assert "seatrial_kv_blocks_used 6\n" in metrics  # the first request is spared by default
     assert "seatrial_generation_tokens_total 15\n" in metrics
@@ -96,10 +100,10 @@ def test_refusals_and_slow_heads(tmp_path: Path) -> None:
 
 def test_a_client_that_leaves_is_noticed(tmp_path: Path) -> None:
     with simulator(Scenario(itl_ms=20), tmp_path) as sim:
-        with httpx.stream("POST", f"{sim.url}/v1/chat/completions", json=body(500)) as answer:
+        with HTTP.stream("POST", f"{sim.url}/v1/chat/completions", json=body(500)) as answer:
             next(answer.iter_raw())
         while not (found := sim.truth()):
-            pass
+            time.sleep(0.01)
     assert (found[0].end, found[0].output_tokens) == ("client_gone", 500)
     assert len(found[0].sent) < 500
     assert json.loads((tmp_path / "scenario.json").read_text())["itl_ms"] == 20

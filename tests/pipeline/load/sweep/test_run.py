@@ -1,4 +1,4 @@
-"""The command against the simulated server, through Locust."""
+"""A probe through Locust against the simulated server; the command with probes of a known server."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from loadtests.schedule import due_times
 from loadtests.simulator.process import simulator
-from loadtests.simulator.scenario import Scenario, SlowHead, When
+from loadtests.simulator.scenario import Refusal, Scenario, When
+from loadtests.workload import Goodput
 from pipeline.errors import SeatrialError
 from pipeline.load.commands import app
-from pipeline.load.measure import read_profile
+from pipeline.load.measure import Target, foreign, read_profile
 from pipeline.load.sweep.draw import svg
-from pipeline.load.sweep.probing import Plan
+from pipeline.load.sweep.probing import Plan, run_probe
 from pipeline.load.sweep.run import Asked
+from pipeline.load.sweep.search import Probe
 from tests.loadtests.replay.traces import azure
 
 
@@ -46,25 +49,48 @@ def call(*arguments: object) -> Any:
     return CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False)
 
 
-def test_a_knee_between_two_rates(tmp_path: Path) -> None:
-    """Answers take 0.1 s; while more than 8 requests are open their heads come a second late. At 20 a second hardly
-    ever more than 8 are open, at 160 a second always.
-    """
-    slow = SlowHead(kind="slow_head", delay_ms=1000, when=When(above=8))
-    with simulator(Scenario(ttft_ms=20, itl_ms=20, faults=(slow,)), tmp_path / "sim") as server:
+def test_a_probe_is_a_short_stage_whose_good_requests_are_those_that_kept_the_slo(tmp_path: Path) -> None:
+    """Every fourth request is refused; the limits are so wide that a busy machine breaks none."""
+    known = read_profile(profile(tmp_path))
+    plan = Plan(known, "chat", Goodput(ttft_ms=60_000, tpot_ms=60_000), requests=40, most_s=20)
+    refused = Refusal(kind="refusal", status=503, when=When(every=4))
+    with simulator(Scenario(ttft_ms=20, itl_ms=2, faults=(refused,)), tmp_path / "sim") as server:
+        with foreign(server.url, None) as target:
+            found = run_probe(target, plan, 20.0, 5, tmp_path / "work")
+        status = {t.request_id: t.status for t in server.truth()}
+    (spec,) = plan.at(20.0).stages
+    measured = [status[f"probe-{i}"] for i, due_s in due_times(spec, 5) if due_s >= spec.warmup_s]
+    assert found.requests == len(measured) > 20
+    assert found.good == measured.count(200) < len(measured)
+    assert found.figures["error_share"] == 0
+    assert found.figures["ttft_ms"]["p50"] >= 20
+    assert 0 < found.effective <= len(measured)
+    assert [p.name for p in (tmp_path / "work").iterdir()] == ["locust.log"]
+
+
+def test_the_command_finds_the_knee_of_a_server_that_bears_70_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds: list[int] = []
+
+    def probed(target: Target, plan: Plan, rate_per_s: float, seed: int, work: Path) -> Probe:
+        seeds.append(seed)
+        figures = {"ttft_ms": {"p50": 100.0, "p95": 200.0, "p99": None}}
+        return Probe(rate_per_s, 100, 100 if rate_per_s <= 70 else 10, 100.0, figures)
+
+    monkeypatch.setattr("pipeline.load.sweep.run.run_probe", probed)
+    with simulator(Scenario(), tmp_path / "sim") as server:
         done = call(
             "sweep", "--base-url", server.url, "--profile", profile(tmp_path), "--ttft-ms", 500, "--tpot-ms", 200,
-            "--from", 20, "--to", 160, "--requests", 80, "--tolerance", 7, "--budget-s", 40,
+            "--from", 20, "--to", 160, "--requests", 80, "--seed", 3,
         )  # fmt: skip
     assert done.exit_code == 0
     value = json.loads(Path("reports/sweep/sweep.json").read_text())
-    assert value["knee_per_s"] is not None
     low, high = value["interval"]
-    assert low is not None
-    assert 20 <= low < (high or 161)
+    assert low == value["knee_per_s"] <= 70 < high <= 1.1 * low
+    assert seeds == list(range(3, 3 + len(value["probes"])))
     assert value["slo"] == {"ttft_ms": 500.0, "tpot_ms": 200.0}
     assert value["header"]["workload"]["name"].startswith("sweep of t/chat")
-    assert all(p["figures"]["ttft_ms"]["p50"] for p in value["probes"] if not p["void"])
     assert Path("reports/sweep/sweep.svg").read_text().startswith("<svg")
     assert "knee: " in done.output
     assert "requests/s" in done.output
