@@ -7,9 +7,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from pipeline.errors import SeatrialError
 from pipeline.files import atomic_write, write_json
-from pipeline.params import load_params
+from pipeline.params import AbParams, load_params
 from pipeline.stage import run_main, stage
 
 OUT = Path("reports/ab")
@@ -42,7 +44,11 @@ def main() -> None:
 
     params = load_params()
     changes = {k: v for k in ("profile", "budget_minutes", "margin_percent") if (v := getattr(args, k)) is not None}
-    policy = type(params.ab).model_validate(params.ab.model_dump() | changes)
+    try:
+        policy = AbParams.model_validate(params.ab.model_dump() | changes)
+    except ValidationError as e:
+        said = "; ".join(f"--{str(x['loc'][0]).replace('_', '-')} is {x['input']}: {x['msg']}" for x in e.errors())
+        raise SeatrialError(said) from e
     with stage("ab", measuring=True, note=False) as s:
         from pipeline.ab.compare import compare_builds
         from pipeline.ab.report import EXIT_CODES, markdown

@@ -203,7 +203,10 @@ def _config(given: str, text: str, project: Project) -> Side:
             raise SeatrialError(f"{given}: {e}; expected a YAML file of engine settings") from e
     else:
         parts = [part.partition("=") for part in text.split(",")]
-        changes = {k.strip(): yaml.safe_load(v) for k, _, v in parts} if all(sign for _, sign, _ in parts) else None
+        try:
+            changes = {k.strip(): yaml.safe_load(v) for k, _, v in parts} if all(sign for _, sign, _ in parts) else None
+        except yaml.YAMLError as e:
+            raise SeatrialError(f"{given}: {e}; expected KEY=VALUE with a plain value") from e
     if not isinstance(changes, dict):
         raise SeatrialError(f"{given}: expected settings such as config:kv_dtype=int8,max_num_seqs=8")
     try:

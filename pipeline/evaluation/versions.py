@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tarfile
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -102,10 +103,14 @@ def opened(where: str) -> Iterator[Evalset]:
     with tempfile.TemporaryDirectory(prefix="seatrial-evalset-") as folder:
         archive = Path(folder) / "set.tar"
         command = ["git", "archive", "--format=tar", f"--output={archive}", revision, "--", path]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except FileNotFoundError as e:
+            raise SeatrialError("git is not installed; REVISION:FOLDER needs it") from e
         if done.returncode != 0:
             raise SeatrialError(f"{where}: git has no such folder there: {done.stderr.strip()}")
-        subprocess.run(["tar", "-xf", str(archive), "-C", folder], check=True)
+        with tarfile.open(archive) as packed:
+            packed.extractall(folder, filter="data")
         yield load_evalset(Path(folder) / path)
 
 
@@ -147,8 +152,13 @@ def record(folder: Path, version: str, week: str, what: str) -> None:
         "content_digest": digest,
         "changelog": [*log, {"version": version, "week": week, "what": what, "content_digest": digest}],
     }
+    before = (folder / "manifest.yaml").read_bytes()
     _write(folder, manifest)
-    manifest["scenarios"] = _composition(folder)
+    try:
+        manifest["scenarios"] = _composition(folder)
+    except SeatrialError:  # items that cannot be read are no version
+        atomic_write(folder / "manifest.yaml", before)
+        raise
     _write(folder, manifest)
 
 

@@ -65,6 +65,15 @@ def test_a_version_never_goes_back(tmp_path: Path) -> None:
         versions.record(folder, "0.9.0", "2026-W49", "older")
 
 
+def test_items_that_cannot_be_read_are_no_version_and_leave_the_manifest_as_it_was(tmp_path: Path) -> None:
+    folder = write_evalset(tmp_path, [ONE])
+    before = (folder / "manifest.yaml").read_bytes()
+    (folder / "items/extract.jsonl").write_text(to_line(ONE) + "{\n")
+    with pytest.raises(SeatrialError, match=r"extract\.jsonl:2"):
+        versions.record(folder, "2", "2026-W49", "half a line")
+    assert (folder / "manifest.yaml").read_bytes() == before
+
+
 def test_an_edited_file_is_named_with_the_command_that_mends_it(tmp_path: Path) -> None:
     folder = write_evalset(tmp_path, [ONE])
     (folder / "items/extract.jsonl").write_text(TWO.model_dump_json() + "\n")
