@@ -47,7 +47,8 @@ class Windows:
 def ttft_signal(records: pl.DataFrame, stage: str, from_s: float, to_s: float, *, closed: bool) -> Signal:
     """Time to first token by due time. ``from_s``, ``to_s``: the measured part; ``closed``: closed-loop arrivals."""
     rows = measured(records, stage).filter(pl.col("due_s").is_between(from_s, to_s))
-    ok = (rows["status"] == "ok") & (rows["token_times_s"].list.len() > 0)
+    # As in pipeline.load.samples: one whose user left, as the profile wanted, keeps the first token that came.
+    ok = rows["status"].is_in(["ok", "abandoned"]) & (rows["token_times_s"].list.len() > 0)
     first = rows["token_times_s"].list.first().to_numpy().astype(np.float64)
     t = rows["due_s"].to_numpy().astype(np.float64)
     v = np.where(ok.to_numpy(), (first - t) * 1000, np.inf)
