@@ -188,7 +188,7 @@ class StreamClient:
         exchange.first_byte_s = at_s if read else None
         while stream.feed(read, at_s):
             if stream.over:
-                return self._see_out(stream)
+                return stream.reader.keep and self._see_out(stream)  # nothing to wait for where it cannot be kept
             read = self._read(limits.left_s(at_s))
             at_s = self._clock()
         return stream.reader.keep

@@ -173,6 +173,16 @@ def test_done_is_the_end_whatever_the_connection_does_after_it() -> None:
     assert (e.status, e.end_s) == ("ok", 1.0)
 
 
+def test_a_connection_that_cannot_be_kept_is_not_waited_for() -> None:
+    """A user's next request is due at the end of the answer, whenever the server comes round to closing."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+    final = event(FINISH) + event({"choices": [], "usage": {"completion_tokens": 1}}) + event("[DONE]")
+    s = Script([(0.25, head, 0), (0.5, event(said("a")), 1), (1.0, final, 0), (50.0, b"", 0)])
+    e = sent(s)
+    assert (e.status, e.end_s, e.token_times_s.tolist()) == ("ok", 1.0, [0.5])
+    assert s.now_s == 1.0
+
+
 @pytest.mark.parametrize(
     "chunk",
     [
