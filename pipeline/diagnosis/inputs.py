@@ -62,7 +62,6 @@ def read_run_folder(given: str) -> Run:
     """
     root = Path(given) if Path(given).is_dir() else RESULTS / given
     load = root / "load" if (root / "load").is_dir() else root
-    items = root / "eval" / "items.jsonl"
     run = Run(
         given,
         _json(load / "load.json"),
@@ -70,7 +69,7 @@ def read_run_folder(given: str) -> Run:
         _parquet(load / "steps.parquet"),
         _parquet(load / "requests.parquet"),
         _json(load / "server.json"),
-        [json.loads(x) for x in items.read_text(encoding="utf-8").splitlines() if x] if items.is_file() else None,
+        _rows(root / "eval" / "items.jsonl"),
     )
     if run.load is None and run.items is None:
         raise SeatrialError(
@@ -88,6 +87,15 @@ def _json(path: Path) -> dict[str, Any] | None:
     except ValueError as e:
         raise SeatrialError(f"{path} is not JSON: {e}") from e
     return value if isinstance(value, dict) else None
+
+
+def _rows(path: Path) -> list[dict[str, Any]] | None:
+    if not path.is_file():
+        return None
+    try:  # a line ends at the newline character alone: answers may hold U+2028
+        return [json.loads(line) for line in path.read_bytes().split(b"\n") if line.strip()]
+    except ValueError as e:
+        raise SeatrialError(f"{path} has a line that is not JSON: {e}; evaluate the tier again") from e
 
 
 def _parquet(path: Path) -> pl.DataFrame | None:

@@ -38,5 +38,7 @@ def keep(folder: Path, out: Path) -> None:
             moments = [c for c in MOMENTS if c in rows.columns]
             parts.append(rows.with_columns([pl.col(c) + (origin - zero) for c in moments]))
         if parts:
-            pl.concat(parts).write_parquet(out / f"{kind}.parquet")
+            partial = out / f".{kind}.parquet.partial"
+            pl.concat(parts).write_parquet(partial)
+            partial.replace(out / f"{kind}.parquet")
     shutil.rmtree(folder, ignore_errors=True)
