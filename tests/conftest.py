@@ -9,6 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A property is judged by what it says, not by how long a busy machine takes to try it, and everywhere by the same
+# examples: a failure is then the code's doing, and comes back.
+settings.register_profile("seatrial", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("seatrial")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

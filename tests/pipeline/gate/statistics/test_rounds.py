@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -139,5 +139,6 @@ def test_bounds_and_outcome_agree_whatever_the_rounds(ratio: float, spread: floa
     assert c.ratio is not None
     assert c.ratio.low <= c.ratio.ratio * (1 + 1e-12)
     assert c.ratio.ratio <= c.ratio.high * (1 + 1e-12)
+    assume(all(abs(end / 1.03 - 1) > 1e-9 for end in (c.ratio.low, c.ratio.high)))  # on the margin but for rounding
     assert (c.outcome == "pass") == (c.ratio.high <= 1.03)
     assert (c.outcome == "fail") == (c.ratio.low > 1.03)
