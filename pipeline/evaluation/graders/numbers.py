@@ -39,19 +39,18 @@ def last_number(text: str) -> tuple[str, float] | None:
     text = _FRAC.sub(r" \1/\2 ", text)
     found = None
     for m in _NUMBER.finditer(text):
-        value = float(m["number"].replace(",", ""))
-        if m["exponent"]:
-            value *= 10.0 ** int(m["exponent"])
+        # Read by float as a whole: beyond its range is infinity, which is no number here, and no error.
+        value = float(f"{m['number'].replace(',', '')}e{m['exponent'] or 0}")
         if m["divisor"]:
-            divisor = int(m["divisor"])
+            divisor = float(m["divisor"])
             if text[: m.start()].endswith("/"):  # the third of a date such as 2024/12/31, not a fraction
-                value = float(divisor)
+                value = divisor
             elif divisor == 0:
                 continue
             else:
                 value /= divisor
         if m["whole"]:
-            value += int(m["whole"])
+            value += float(m["whole"])
         if math.isfinite(value):
             found = m.group().strip(), -value if m["sign"] else value
     return found

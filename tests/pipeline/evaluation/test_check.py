@@ -279,23 +279,6 @@ def test_sensitivity_holds_in_a_simulation() -> None:
     assert np.mean(mean - half > 0) == pytest.approx(0.8, abs=0.03)
 
 
-def test_ordinary_numbers_are_no_personal_data(project: Path) -> None:
-    item = load_evalset(project / "evalsets/core").items[0]
-    for harmless in (
-        "On 2026-11-29 at 10:15",
-        "1 2 3 4 5 6 7 8 9",
-        "order AB-1234, 51 boxes, 1,250 euros",
-        "4111 1111 1111 1112 units",
-    ):
-        assert [p for p in check.personal_data(item.model_copy(update={"prompt": harmless})) if "phone" not in p] == []
-    assert (
-        check.personal_data(item.model_copy(update={"prompt": "1 2 3 4 5 6 7 8 9, from 2026-11-29 to 2026-12-01"}))
-        == []
-    )
-    assert check.luhn("4111111111111111")
-    assert not check.luhn("4111111111111112")
-
-
 def test_rows_put_the_manifest_beside_what_is_there(project: Path) -> None:
     rows = expectations.rows_of(load_evalset(project / "evalsets/core"))
     assert {r["id"] for r in rows["scenarios"]} == {r["scenario"] for r in rows["items"]}

@@ -157,6 +157,13 @@ def test_a_subtraction_is_no_negative_number(a: int, b: int, c: int) -> None:
     assert last_number(f"{a} + {b} = -{c}") == (f"-{c}", -c)
 
 
+def test_a_number_beyond_the_range_of_a_float_is_passed_over() -> None:
+    for endless in ("1e400", "9" * 400, "9" * 5000 + " 1/2"):
+        assert last_number(f"4, then {endless}") == ("4", 4)
+    assert last_number("0E400") == ("0E400", 0)
+    assert last_number("1/" + "9" * 400) == ("1/" + "9" * 400, 0)
+
+
 @given(st.text(max_size=40))
 def test_normalising_twice_changes_nothing(text: str) -> None:
     assert normalise(normalise(text)) == normalise(text)

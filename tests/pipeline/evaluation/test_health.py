@@ -62,7 +62,7 @@ B = "The lighthouse was built by a mason from the coast. Who built the tall whit
 PLANTED: dict[str, tuple[list[Item], dict[str, str]]] = {
     "duplicated item": (with_one(asks("extract.x", B)), {"duplicates": "extract.b, extract.x ask the same"}),
     "reworded duplicate": (
-        with_one(asks("extract.x", "A mason from the coast built the lighthouse. Who built the tall lighthouse?")),
+        with_one(asks("extract.x", f"By a mason from the coast the lighthouse was built. {B.partition('. ')[2]}")),
         {"near_duplicates": "extract.b and extract.x: reworded"},
     ),
     "solved example asked": (
