@@ -122,7 +122,10 @@ def activation_bytes(shape: ModelShape, config: EngineConfig, compute_dtype: str
     )
     at_the_head = (
         rows * hidden * size
-        + config.max_num_seqs * shape.vocab * 4  # those that are drawn from
+        + 2
+        * config.max_num_seqs
+        * shape.vocab
+        * 4  # those that are drawn from: kept between steps, and when others score
         + SLICE_COPIES * SLICE_ROWS * shape.vocab * 4
         + ROW_BYTES * shape.vocab
     )
@@ -142,14 +145,17 @@ def step_row_bytes(shape: ModelShape, compute_dtype: str) -> int:
 
 def shared_range_bytes(shape: ModelShape, config: EngineConfig) -> int:
     """Results of the ranges of few long tiles, which threads share (csrc/attention.c); kept between steps."""
-    threads = compute_threads(config)
-    if threads == 1:
-        return 0
-    group = shape.heads // shape.kv_heads
-    items = (ITEMS_A_THREAD * threads - 1) // shape.kv_heads * shape.kv_heads  # at most: tiles x KV heads
-    queries = max(1, min(TILE_ROWS, TILE_QUERIES // group)) * group
+    tiles, rows = shared_tiles(shape, config)
+    items, queries = tiles * shape.kv_heads, rows * shape.heads // shape.kv_heads
     floats = -(-queries * (-(-shape.head_dim // 16) * 16 + 2) // 16) * 16  # sums, maximum and weight of each
     return items * (-(-config.max_model_len // RANGE) * floats * 4 + 8)
+
+
+def shared_tiles(shape: ModelShape, config: EngineConfig) -> tuple[int, int]:
+    """The most tiles of a step whose ranges are shared, and the rows of one (csrc/attention.c)."""
+    threads = compute_threads(config)
+    tiles = (ITEMS_A_THREAD * threads - 1) // shape.kv_heads if threads > 1 else 0
+    return tiles, max(1, min(TILE_ROWS, TILE_QUERIES * shape.kv_heads // shape.heads))
 
 
 def compute_threads(config: EngineConfig) -> int:

@@ -29,10 +29,11 @@ from typing import Any
 import torch
 
 from engine.artifact import ArtifactError
+from engine.batch import BatchEntry
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.kernels.errors import UnavailableError
-from engine.ledger import SLICE_ROWS
+from engine.ledger import SLICE_ROWS, shared_tiles
 from engine.memory import LEAST_KEPT_BYTES, MOST_KEPT_BYTES, give_back, keep_freed, status_bytes
 from engine.process import build
 from engine.protocol import AddRequest, StepRow
@@ -90,13 +91,18 @@ def settle() -> None:
 
 
 def storage_bytes() -> int:
-    """All tensors of the process, each storage once."""
-    found = {}
+    """All that the process's tensors lie in, each byte once. Not all of their storages: one that tensors are put into
+    one by one has room that nobody has written to (``engine.kernels.cpu.pages``)."""
+    spans = []
     for thing in gc.get_objects():
-        if issubclass(type(thing), torch.Tensor):  # isinstance would wake the lazy attributes of modules
-            storage = thing.untyped_storage()
-            found[storage.data_ptr()] = storage.nbytes()
-    return sum(found.values())
+        if issubclass(type(thing), torch.Tensor) and thing.numel():  # isinstance would wake lazy attributes of modules
+            last = sum((size - 1) * stride for size, stride in zip(thing.shape, thing.stride(), strict=True))
+            spans.append((thing.data_ptr(), thing.data_ptr() + (last + 1) * thing.element_size()))
+    total = reached = 0
+    for start, end in sorted(spans):
+        total += max(end - max(start, reached), 0)
+        reached = max(end, reached)
+    return total
 
 
 class Trial:
@@ -146,10 +152,22 @@ class Trial:
                 self.send(length, max_tokens=1, logprobs=20, **others)
             self.run()
 
+    def shared_ranges(self) -> None:
+        """The end of the longest context, in as many rows as have its ranges shared among threads."""
+        runner, size = self.core.runner, self.config.block_size
+        assert isinstance(runner, ModelRunner)
+        blocks = min(-(-runner.max_model_len // size), runner.num_blocks)
+        length = min(runner.max_model_len, blocks * size)
+        tiles, tile_rows = shared_tiles(runner.shape, self.config)
+        rows = min(tiles * tile_rows, self.config.max_num_batched_tokens, length)
+        if rows:
+            runner.execute([BatchEntry("shared ranges", [0] * rows, length - rows, list(range(blocks)), "none")])
+
     def largest_steps(self) -> None:
-        """All rows that a step may have, all requests that may run."""
+        """All rows that a step may have, all requests that may run; before them, what stays of a long context."""
         length = self.core.runner.max_model_len - 2
         rows = min(self.config.max_num_batched_tokens, self.config.max_num_seqs * length)
+        self.shared_ranges()
         self.steps(rows, self.config.max_num_seqs, min(2 * SLICE_ROWS + 1, rows, length))
 
 

@@ -28,9 +28,9 @@ def check(directory: Path, config: EngineConfig) -> None:
         assert kv == config.kv_dtype
 
 
-# Wide enough that a megabyte of Python's objects is little beside it.
+# Wide enough that two megabytes of Python's objects are little beside it.
 WIDE: dict[str, Any] = {
-    "hidden_size": 384, "intermediate_size": 1024, "num_attention_heads": 6, "head_dim": 64,
+    "hidden_size": 768, "intermediate_size": 2048, "num_attention_heads": 12, "head_dim": 64,
     "max_position_embeddings": 4096,
 }  # fmt: skip
 

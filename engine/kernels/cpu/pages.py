@@ -12,7 +12,6 @@ import weakref
 from math import prod
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,18 +41,19 @@ class Arena:
     """Tensors that stay, one behind the other in the order in which they came."""
 
     def __init__(self) -> None:
-        self._room = torch.empty(0, dtype=torch.uint8)
+        self._pages: mmap.mmap | None = None
+        self._used = 0
 
     def keep(self, tensor: Tensor) -> Tensor:
         """A copy of it here."""
         size = tensor.numel() * tensor.element_size()
         if size == 0:
             return tensor
-        if size > len(self._room):
-            self._room = torch.frombuffer(_map(max(size, STRETCH_BYTES)), dtype=torch.uint8)
-        kept = self._room[:size].view(tensor.dtype).view(tensor.shape)
-        self._room = self._room[-(-size // ALIGNMENT) * ALIGNMENT :]
-        return kept.copy_(tensor)
+        if self._pages is None or self._used + size > len(self._pages):
+            self._pages, self._used = _map(max(size, STRETCH_BYTES)), 0
+        kept = torch.frombuffer(self._pages, dtype=tensor.dtype, count=tensor.numel(), offset=self._used)
+        self._used += -(-size // ALIGNMENT) * ALIGNMENT
+        return kept.view(tensor.shape).copy_(tensor)
 
 
 class Reused:
@@ -64,7 +64,7 @@ class Reused:
     """
 
     def __init__(self) -> None:
-        self._pages: mmap.mmap | None = None
+        self._pages = torch.empty(0)  # a tensor, as all memory is that stays: engine.measure counts those
         self._lent: weakref.ref[Any] | None = None
 
     def empty(self, rows: int, columns: int) -> Tensor:
@@ -72,8 +72,8 @@ class Reused:
         count = rows * columns
         if count == 0:
             return torch.empty(rows, columns)
-        if self._pages is None or len(self._pages) < 4 * count or (self._lent is not None and self._lent() is not None):
-            self._pages = _map(4 * count)
-        array = np.frombuffer(self._pages, np.float32, count)
+        if len(self._pages) < count or (self._lent is not None and self._lent() is not None):
+            self._pages = torch.empty(count)  # small pages: a large one would be more than it needs
+        array = self._pages.numpy()[:count]
         self._lent = weakref.ref(array)  # which a tensor's storage holds as long as there is a view of it
         return torch.from_numpy(array).view(rows, columns)
