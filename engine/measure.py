@@ -5,7 +5,7 @@ JSON: the planned bytes and the measured ones.
 
     weights       storages of the model's tensors
     KV pool       storages of the caches, every page of them written to
-    activations   storages of all other tensors that stay, and how far the largest steps lift the process's memory
+    activations   what all other tensors that stay lie in, and how far the largest steps lift the process's memory
                   while the allocator hands every large block back at once
     total         the highest memory of the process, less what it had after its imports, while the allocator keeps as
                   much for later as it ever does; so with Python's objects and the allocator's slack, which nobody plans
