@@ -44,10 +44,11 @@ import threading
 from engine.memory import stay_compact, status_bytes
 {call}
 before = status_bytes("RssAnon")
+later = []  # what lives on above the pieces: without it the C library may give the top of its heap back by itself
 def burst():
     for size in (2**20, 200_000):  # the first to be freed makes the C library keep the second, unless told otherwise
         pieces = [bytearray(size) for _ in range(40)]
-        last = bytearray(1000)
+        later.append(bytearray(1000))
         del pieces
 threads = [threading.Thread(target=burst) for _ in range(4)]
 [t.start() for t in threads]
