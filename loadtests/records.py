@@ -39,7 +39,7 @@ SCHEMA: dict[str, Any] = {
     "leave_after_s": pl.Float64,  # the user's patience, from when it was sent; null: stays to the end
     "worker": pl.Int64,  # which of the load clients sent it, from 0
     "server_id": pl.String,  # the answer's id, by which the server's own log knows it
-    "queued_s": pl.Float64,  # the server's own figure: from arrival to its first step; null: it does not say
+    "queued_s": pl.Float64,  # from the server's own log: from arrival to its first step; null: not known
     "text_digest": pl.String,  # of the answer's text, by which two answers to one prompt are compared
 }
 # Columns that older files lack: read as nulls.

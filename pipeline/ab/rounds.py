@@ -20,6 +20,7 @@ from loadtests.workload import Profile
 from pipeline.ab.sides import Side
 from pipeline.load.engine_log import fresh, keep
 from pipeline.load.measure import measure
+from pipeline.load.queueing import add_queue_times
 from pipeline.load.samples import measured, stage_latencies
 from pipeline.load.summary import QUANTILES
 from pipeline.stage import Progress, Stage
@@ -84,6 +85,7 @@ def run_round(side: Side, which: Which, pair: int, profile: Profile, profile_nam
     with side.open(logs[0], engine_logs) as target:
         load = measure(_Quiet("ab", out.name), target, profile_name, seed, out, logs[1])
     keep(engine_logs, out)
+    add_queue_times(out)
     client = load["client"]
     records, _ = read_run(out)
     rows = measured(records)

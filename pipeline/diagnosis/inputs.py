@@ -11,6 +11,7 @@ import polars as pl
 
 from loadtests.records import complete
 from pipeline.errors import SeatrialError
+from pipeline.load.queueing import log_ids
 
 RESULTS = Path("results")
 
@@ -107,4 +108,4 @@ def _parquet(path: Path) -> pl.DataFrame | None:
         raise SeatrialError(f"{path} cannot be read: {e}") from e
     if path.name != "records.parquet":
         return rows
-    return complete(rows).with_columns(pl.col("server_id").str.replace("^[a-z]+-", ""))  # chatcmpl-ID is ID in the log
+    return log_ids(complete(rows))

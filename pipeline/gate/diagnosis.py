@@ -13,7 +13,7 @@ from typing import Any
 from pipeline.gate.inputs import TierRun
 
 Rules = list[dict[str, Any]]
-QUEUE_SHARE, KV_SHARE = 0.25, 0.9  # of the samples with a queue; of the pool in use
+QUEUE_SHARE, KV_SHARE = 0.25, 0.9  # of the time to first token, or of the samples with a queue; of the pool in use
 SLOWER = 1.1  # times the reference's median: the kernels of this tier are slower
 STALLED = 4.0  # P99 over P50 of the gaps: tokens do not come slowly, they stop coming
 LONG_LOSS = 10.0  # points that long documents lose more than the rest
@@ -111,19 +111,31 @@ def _ttft(run: TierRun, rules: Rules) -> dict[str, Any]:
     pressure = _pressure(run, stage)
     evidence = f"worst in {stage}: {_figures(figures)}"
     evidence += f"; {pressure}" if pressure else "; the server's queue and memory were not sampled"
+    waited = _waited_share(figures, (run.load or {})["stages"][stage])
+    if waited is not None:
+        evidence += f"; waiting in the queue is {waited:.0%} of it"
     if clear:
         return _row(1, symptom, finding, evidence, clear)
     if figures.get("p95") is None and _failed_share(run, stage) > 0:
         suspect = f"failing requests: {_failed_share(run, stage):.0%} of those in {stage} never had a first token"
-    elif pressure is None:
+    elif pressure is None and (waited or 0.0) < QUEUE_SHARE:
         suspect = "unknown: without samples a queue cannot be told from slow prefill"
-    elif pressure.kv_peak_share >= KV_SHARE or pressure.preemptions > 0:
+    elif pressure is not None and (pressure.kv_peak_share >= KV_SHARE or pressure.preemptions > 0):
         suspect = "memory: the KV pool is full, requests are preempted or wait for blocks"
-    elif pressure.waiting_share >= QUEUE_SHARE:
+    elif (
+        waited >= QUEUE_SHARE if waited is not None else pressure is not None and pressure.waiting_share >= QUEUE_SHARE
+    ):
         suspect = "prefill scheduling: requests queue although KV blocks are free (max_num_seqs, token budget)"
     else:
         suspect = "prefill itself: nothing queues, so the prompt's computation is slow (chunk size, prefill kernels)"
     return _row(1, symptom, finding, evidence, suspect)
+
+
+def _waited_share(ttft: dict[str, Any], stage: dict[str, Any]) -> float | None:
+    """Queue time over TTFT at the highest quantile that both have; None where the queue was not measured."""
+    queue = stage.get("queue_ms") or {}
+    both = [q for q in ("p99", "p95", "p50") if queue.get(q) is not None and ttft.get(q)]
+    return min(1.0, float(queue[both[0]]) / float(ttft[both[0]])) if both else None
 
 
 def _failed_share(run: TierRun, stage: str) -> float:

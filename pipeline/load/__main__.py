@@ -36,6 +36,7 @@ def main() -> None:
         params.recipe_of(args.tier)
     from pipeline.load.engine_log import keep
     from pipeline.load.measure import LOGS, bundled, engine_logs, foreign, measure, read_profile
+    from pipeline.load.queueing import add_queue_times
     from pipeline.load.times import with_times
 
     profile = with_times(args.profile or params.load.profile, args.warmup_s, args.duration_s)
@@ -52,6 +53,7 @@ def main() -> None:
                 load = measure(s, target, profile, seed, out, log, workers)
             if not args.base_url:  # a foreign server keeps its logs to itself
                 keep(engine_logs(args.tier), out)
+            load = add_queue_times(out)
         except SeatrialError as e:
             raise SeatrialError(f"stage {s.label}: {e}\nnothing was written to {out}; an earlier result stays") from e
         _report(s, load)

@@ -66,8 +66,10 @@ FIGURES: dict[str, Figure] = {
             "Queue time",
             "ms",
             "lower",
-            "From a request's arrival in the server to its first step, as the server reports it with the answer.",
-            "the server",
+            "From a request's arrival in the engine to its first step, from the engine's own request log, joined "
+            "by the answer's id. One that ended while it waited counts with the time until then. Without such a log "
+            "(another server's) there is none.",
+            "the engine's request log",
         ),
         Figure(
             "goodput_share",

@@ -122,21 +122,31 @@ def summarise(
         out["prefix_hit_share"] = int(told["cached_tokens"].sum()) / int(told["prompt_tokens"].sum())
     else:
         reasons["prefix_hit_share"] = "the server reports no cached_tokens" if ok.height else "no request succeeded"
-    out |= _queue(ok, reasons)
-    out["intervals"] = intervals
-    out["reasons"] = reasons
+    waited = queue_figures(rows)
+    out["queue_ms"] = waited["queue_ms"]
+    out["intervals"] = intervals | waited["intervals"]
+    out["reasons"] = reasons | waited["reasons"]
     return out
 
 
-def _queue(ok: pl.DataFrame, reasons: dict[str, str]) -> dict[str, Any]:
-    """Percentiles of the queue time that the server itself reports for each answer."""
-    told = ok["queued_s"].drop_nulls().to_list() if "queued_s" in ok.columns else []
-    values: dict[str, float | None] = {}
+def queue_figures(records: pl.DataFrame, unknown: str = "the server does not report it") -> dict[str, Any]:
+    """``queue_ms`` of the measured requests whose wait the server told, with its ``intervals`` and ``reasons``.
+
+    Args:
+        unknown: why there is none, where no request has one.
+    """
+    rows = measured(records).filter(pl.col("queued_s").is_not_null())
+    values = [1000 * v for v in rows["queued_s"]]
+    sample = Sample(values, rows.height, 0.0, [])
+    out: dict[str, Any] = {"queue_ms": {}, "intervals": {}, "reasons": {}}
     for name, q in QUANTILES.items():
-        values[name], why = quantile([1000 * v for v in told], q) if told else (None, "the server does not report it")
-        if why:
-            reasons[f"queue_ms.{name}"] = why
-    return {"queue_ms": values}
+        value, why = quantile(values, q) if values else (None, unknown)
+        out["queue_ms"][name] = value
+        if value is None:
+            out["reasons"][f"queue_ms.{name}"] = str(why)
+        else:
+            out["intervals"][f"queue_ms.{name}"] = _interval(sample, "queue", q, value)
+    return out
 
 
 def _rates(records: pl.DataFrame, windows: dict[str, tuple[float, float]]) -> dict[str, float]:

@@ -57,6 +57,28 @@ def test_a_full_pool_is_told_from_a_queue_and_from_slow_prefill(run: Path) -> No
     assert _row(1)["suspect"].startswith("unknown")
 
 
+def test_the_wait_that_the_engine_logged_tells_a_queue_from_slow_prefill(run: Path) -> None:
+    """Samples a second apart may miss a queue that the engine's own log has measured."""
+
+    def waits(share: float) -> Callable[[Row], None]:
+        def change(row: Row) -> None:
+            slow(30, "ttft")(row)
+            row["queued_s"] = share * (row["token_times_s"][0] - row["due_s"])
+
+        return change
+
+    load_of_int8(change=waits(0.8))(run)
+    row = _row(1)
+    assert row["suspect"].startswith("prefill scheduling")
+    assert "waiting in the queue is 80% of it" in row["evidence"]
+    load_of_int8(change=waits(0.05))(run)
+    _samples(run, requests_waiting=pl.lit(5, pl.Int64))
+    assert _row(1)["suspect"].startswith("prefill itself")
+    load_of_int8(change=waits(0.8))(run)
+    damage(SAMPLES)(run)
+    assert _row(1)["suspect"].startswith("prefill scheduling")
+
+
 def test_the_pressure_is_that_of_the_stage_that_fails(run: Path) -> None:
     """Short bursts queue, but it is the long contexts that are late: there the pool is calm and nothing waits."""
 

@@ -157,6 +157,7 @@ def test_a_foreign_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert load["header"]["model"]["name"].startswith("mock ")
     assert load["stages"]["short_burst"]["prefix_hit_share"] is None
     assert load["stages"]["short_burst"]["ok"] > 0
+    assert load["stages"]["short_burst"]["reasons"]["queue_ms.p50"].startswith("not measurable here")
     assert Path("reports/stages/loadtest@mine.json").is_file()
 
 
@@ -247,6 +248,12 @@ def test_the_bundled_engine_on_a_tiny_artifact(tmp_path: Path, monkeypatch: pyte
     records, _ = read_run(Path("results/int8/load"))
     made = server["metrics_after"]["seatrial_generation_tokens_total"]
     assert made == server["metrics_before"]["seatrial_generation_tokens_total"] + 2 + records["output_tokens"].sum()
+    # Every answer is known to the engine's own log, which says how long it waited.
+    waited = records.filter(pl.col("status") == "ok")["queued_s"]
+    assert waited.null_count() == 0
+    assert waited.min() >= 0  # type: ignore[operator]
+    assert figures["intervals"]["queue_ms.p50"]["n"] == figures["ok"]
+    assert figures["queue_ms"]["p50"] < figures["ttft_ms"]["p50"]
 
 
 def test_an_artifact_that_was_changed_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
