@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+import orjson
+
 from loadtests.counting import Miscount, TokenCounter, UsageMissing
 from loadtests.records import Status
 from loadtests.sse import SseReader
@@ -286,7 +288,7 @@ class _Stream:
             return
         if event == b"[DONE]":
             return self._settle(at_s)
-        chunk = json.loads(event)
+        chunk = _chunk(event)
         if chunk.get("error") or ("choices" not in chunk and "message" in chunk):
             raise WireError(f"the server reported: {_message(chunk)}")
         self._counter.add(chunk, at_s)
@@ -324,7 +326,9 @@ class _Stream:
         exchange, counter = self._exchange, self._counter
         exchange.finish_reason, exchange.server_id, exchange.text = counter.finish_reason, counter.id, counter.text
         if exchange.text:
-            exchange.text_digest = hashlib.sha256(exchange.text.encode()).hexdigest()[:_DIGEST_CHARS]
+            exchange.text_digest = hashlib.sha256(exchange.text.encode(errors="surrogatepass")).hexdigest()[
+                :_DIGEST_CHARS
+            ]
         if usage := counter.usage:
             exchange.prompt_tokens = _count(usage, "prompt_tokens")
             exchange.output_tokens = _count(usage, "completion_tokens")
@@ -333,6 +337,18 @@ class _Stream:
             exchange.token_times_s = counter.arrivals()
         except Miscount as e:
             exchange.status, exchange.reason = "error", f"{type(e).__name__}: {e}"
+
+
+def _chunk(event: bytes) -> Any:
+    """One event as JSON. Half a surrogate pair, which a server may send for half a character, is read too.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    try:
+        return orjson.loads(event)
+    except ValueError:
+        return json.loads(event)
 
 
 def _count(usage: Any, key: str) -> int | None:

@@ -59,9 +59,12 @@ class TokenCounter:
             self.finish_reason = finish
         delta = choices[0].get("delta") or {}
         text = delta.get("content")
+        length = 0
         if isinstance(text, str):
             self._text.append(text)
-        length = sum(len(v) if isinstance(v, str) else 1 for k, v in delta.items() if k != "role" and v)
+            length = len(text)
+        if len(delta) > (text is not None):
+            length = sum(len(v) if isinstance(v, str) else 1 for k, v in delta.items() if k != "role" and v)
         if length:
             kind: _Kind = "text"
         elif finish:

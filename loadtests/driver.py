@@ -275,7 +275,7 @@ class Driver:
         conversation, body = Conversation(), visit.body
         for turn, prompt in enumerate(visit.turns):
             due_s = run.next_due(slot, free_s)
-            if due_s is None or self._stopping.wait(max(due_s - self.clock(), 0)):
+            if due_s is None or self._stopped_before(due_s):
                 return run.end_s
             exchange = self._send(run, visit, turn, due_s, body, client)
             free_s = (self.clock() if exchange.end_s is None else exchange.end_s) + prompt.think_s
@@ -289,6 +289,11 @@ class Driver:
                 body = self._body(following, conversation.ask(following))
             exchange.text = ""  # hours of it would add up
         return free_s
+
+    def _stopped_before(self, due_s: float) -> bool:
+        """Waits until then; a request that is due at once, as most of a closed loop, takes no lock."""
+        wait_s = due_s - self.clock()
+        return self._stopping.wait(wait_s) if wait_s > 0 else self._stopping.is_set()
 
     def _exchange(self, run: StageRun, visit: Visit, turn: int, due_s: float) -> Exchange:
         prompt = visit.turns[turn]

@@ -23,6 +23,8 @@ class SseReader:
         events: list[bytes] = []
         if not read:
             return events
+        if self._whole_event(read):
+            return [read[6:-2]]
         self._after_cr = read.endswith(b"\r")
         for line in read.splitlines(keepends=True):
             if not line.endswith((b"\n", b"\r")):
@@ -40,3 +42,14 @@ class SseReader:
             elif line.startswith(b"data:"):
                 self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
         return events
+
+    def _whole_event(self, read: bytes) -> bool:
+        """Whether the read is one event of one line: what most servers write for a token, and cheap to tell."""
+        return (
+            read.endswith(b"\n\n")
+            and read.startswith(b"data: ")
+            and read.find(b"\n") == len(read) - 2
+            and b"\r" not in read
+            and not self._partial
+            and not self._data
+        )

@@ -104,6 +104,10 @@ class ResponseReader:
         if self._rest:
             data, self._rest = self._rest + data, b""
         at, end, out = 0, len(data), []
+        if not (self._left or self._after_chunk or self._trailers) and data.endswith(b"\r\n"):
+            body_at = data.find(b"\r\n", 0, _MOST_LINE_BYTES) + 2
+            if body_at > 2 and 0 < _size(data[: body_at - 2]) == end - body_at - 2:
+                return data[body_at:-2]  # mostly a read is one whole chunk
         while at < end and not self.done:
             if self._left:
                 out.append(data[at : at + self._left])

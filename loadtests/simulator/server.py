@@ -1,7 +1,8 @@
-"""The server: HTTP/1.1 on asyncio, one timer for each open stream.
+"""The server: HTTP/1.1 on asyncio, one timer for all open streams (``agenda``).
 
 A connection carries one request at a time, in bytes and without a framework: with hundreds of streams the server must
-not be what is measured.
+not be what is measured. What goes out at one moment - the head and the role, the last chunk with usage, ``[DONE]`` and
+the end of the body - is one write, so that it costs the client one wake-up.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ import struct
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+from loadtests.simulator.agenda import Agenda, Call
 from loadtests.simulator.scenario import Leak, Refusal, Scenario, SlowHead
 from loadtests.simulator.script import Answer, Script, Write, answer_to, prompt_digest
 from loadtests.simulator.timing import Timing
 from loadtests.simulator.truth import Truth, TruthLog
 
 _BLOCK_TOKENS = 16
+_BODY_END = b"0\r\n\r\n"
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 429: "Too Many Requests", 500: "Internal Server Error"}
 
 
@@ -30,6 +34,7 @@ class Simulator:
 
     def __init__(self, scenario: Scenario, log: TruthLog | None = None) -> None:
         self.scenario, self.timing, self._log = scenario, Timing(scenario), log
+        self.agenda = Agenda()
         self.truths: list[Truth] = []
         self.zero_s: float | None = None
         self.number = 0
@@ -115,15 +120,14 @@ class Stream:
         ]
         answer = answer_to(scenario, body, truth.number, self.active, None)
         cached = simulator.cached_tokens(body, answer.prompt_tokens)
-        self._answer: Answer = answer_to(scenario, body, truth.number, self.active, cached)
+        self._answer: Answer = replace(answer, cached_tokens=cached)
         self._script = Script(scenario, self._answer)
         self._writes: Iterator[Write] = self._script.writes()
         self._gap_at = 0
         self._due_s = 0.0
         self._write: Write | None = None
         self._pieces: deque[bytes] = deque()
-        self._timer: asyncio.TimerHandle | None = None
-        self._head_due_s = 0.0
+        self._timer: int | None = None
         truth.prompt_tokens, truth.output_tokens = answer.prompt_tokens, answer.output_tokens
         truth.cached_tokens, truth.finish_reason = cached, answer.finish_reason
         truth.truncated = any(f.kind == "truncate" for f in self.active)
@@ -142,20 +146,14 @@ class Stream:
         at_s = simulator.at(now_s)
         head_s = simulator.timing.after(at_s, slow_s)
         self._due_s = max(simulator.timing.after(at_s, first_ms / 1000), head_s)
-        self._head_due_s = head_s
         self._at(head_s, self._send_head)
 
-    def _at(self, due_s: float, call: Any) -> None:
-        self._timer = asyncio.get_running_loop().call_at((self._simulator.zero_s or 0.0) + due_s, call)
+    def _at(self, due_s: float, call: Call) -> None:
+        self._timer = self._simulator.agenda.at((self._simulator.zero_s or 0.0) + due_s, call)
 
     def _send_head(self) -> None:
         self.truth.head_s = time.monotonic()
-        self._connection.head(self._simulator.scenario.form.framing)
-        if role := self._script.role():
-            self._connection.data(role)
-        self._next()
-
-    def _next(self) -> None:
+        self._connection.head(self._simulator.scenario.form.framing, self._script.role())
         self._write = next(self._writes, None)
         if self._write is None:
             return self._over()
@@ -165,33 +163,34 @@ class Stream:
         """Sends the write that is due and all that go out with it; then waits for the next."""
         write = self._write
         assert write is not None
-        scenario = self._simulator.scenario
         if not write.silent:
             zero = self._simulator.zero_s or 0.0
             self.truth.sent.append((zero + self._due_s, time.monotonic(), write.tokens))
-        size = scenario.form.piece_bytes
-        if size is None:
-            self._connection.data(write.data)
-            return self._then(write)
-        self._pieces.extend(write.data[i : i + size] for i in range(0, len(write.data), size))
-        self._send_piece()
+        self._write = following = next(self._writes, None)
+        together = [write.data]
+        while following is not None and following.tokens == 0:
+            together.append(following.data)
+            self._write = following = next(self._writes, None)
+        size = self._simulator.scenario.form.piece_bytes
+        if size is not None:
+            self._pieces.extend(d[i : i + size] for d in together for i in range(0, len(d), size))
+            return self._send_piece()
+        if following is None:
+            return self._over(together)
+        self._connection.data(together)
+        self._wait(following)
 
     def _send_piece(self) -> None:
         while self._pieces:
-            self._connection.data(self._pieces.popleft())
+            self._connection.data([self._pieces.popleft()])
             if gap_s := self._simulator.scenario.form.piece_gap_ms / 1000:
                 now_s = self._simulator.at(time.monotonic())
                 return self._at(now_s + gap_s, self._send_piece)
-        assert self._write is not None
-        self._then(self._write)
-
-    def _then(self, write: Write) -> None:
-        following = next(self._writes, None)
-        self._write = following
-        if following is None:
+        if self._write is None:
             return self._over()
-        if following.tokens == 0:
-            return self._send()
+        self._wait(self._write)
+
+    def _wait(self, following: Write) -> None:
         self._due_s = self._simulator.timing.after(self._due_s, self._gap_s(following.tokens))
         self._at(self._due_s, self._send)
 
@@ -205,12 +204,15 @@ class Stream:
         self._gap_at += tokens
         return sum(gaps) / 1000
 
-    def _over(self) -> None:
+    def _over(self, last: list[bytes] | None = None) -> None:
+        """``last``: what still goes out, with the end of the body behind it if that has one."""
         broken = self._answer.broken
         if broken is None or broken.how == "error_event":
-            self._connection.finish()
-            self._close("done" if broken is None else "error_event")
-        elif broken.how == "hang":
+            self._connection.data(last or [], over=True)
+            return self._close("done" if broken is None else "error_event")
+        if last:
+            self._connection.data(last)
+        if broken.how == "hang":
             self.truth.end = "hang"
         else:
             self._connection.break_off(broken.how == "reset")
@@ -224,7 +226,7 @@ class Stream:
 
     def client_gone(self) -> None:
         if self._timer is not None:
-            self._timer.cancel()
+            self._simulator.agenda.cancel(self._timer)
         self.truth.ended_s = time.monotonic()
         if self.truth.end == "running":
             self.truth.end = "client_gone"
@@ -318,20 +320,26 @@ class Connection(asyncio.Protocol):
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
-    def head(self, framing: str) -> None:
+    def head(self, framing: str, role: bytes) -> None:
+        """The response's head, and the chunk that comes with it, if any."""
         self._chunked = framing == "chunked"
         how = "Transfer-Encoding: chunked" if self._chunked else "Connection: close"
         kind = "Content-Type: text/event-stream; charset=utf-8"
-        self._transport.write(f"HTTP/1.1 200 OK\r\n{kind}\r\nCache-Control: no-store\r\n{how}\r\n\r\n".encode())
+        head = f"HTTP/1.1 200 OK\r\n{kind}\r\nCache-Control: no-store\r\n{how}\r\n\r\n".encode()
+        self._transport.write(head + (self._framed(role) if role else b""))
 
-    def data(self, data: bytes) -> None:
-        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
-
-    def finish(self) -> None:
-        if self._chunked:
-            self._transport.write(b"0\r\n\r\n")
-        else:
+    def data(self, together: list[bytes], *, over: bool = False) -> None:
+        """One write. ``over``: the body ends behind it."""
+        out = b"".join(map(self._framed, together))
+        if over and self._chunked:
+            out += _BODY_END
+        if out:
+            self._transport.write(out)
+        if over and not self._chunked:
             self._transport.close()
+
+    def _framed(self, data: bytes) -> bytes:
+        return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
 
     def break_off(self, reset: bool) -> None:
         """Ends the connection in the middle: by a reset, or as if this were all."""

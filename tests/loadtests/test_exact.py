@@ -240,3 +240,15 @@ def test_any_schedule_is_measured_as_it_was(tokens: list[tuple[float, int, str]]
     assert (e.status, e.reason) == ("ok", None)
     assert e.token_times_s.tolist() == truth
     assert e.output_tokens == count
+
+
+def test_half_a_surrogate_pair_is_read() -> None:
+    """A server that cuts its text between tokens may escape half a character; the answer stands all the same."""
+    halves = [b"data: " + json.dumps(said(half)).encode() + b"\n\n" for half in ("\ud83d", "\ude42")]
+    steps = [(0.5, framed(halves[0]), 1), (0.6, framed(halves[1]), 1)]
+    s = script(steps, 2, 0.7)
+    truth = s.token_times()
+    exchange = sent(s)
+    assert exchange.status == "ok", exchange.reason
+    assert exchange.token_times_s.tolist() == truth
+    assert exchange.text == "\ud83d\ude42"

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+import loadtests.simulator
 from loadtests.simulator.scenario import ScenarioError, When, load_scenario
+from loadtests.workload import load_profile
 
 
 def test_a_scenario_from_yaml(tmp_path: Path) -> None:
@@ -41,3 +43,10 @@ def test_when_selects() -> None:
     assert not When().selects(0, 1, 0.0)  # the preflight
     crowd = When(above=4, from_s=2, to_s=3)
     assert [crowd.selects(1, n, s) for n, s in ((5, 2.0), (4, 2.0), (5, 1.9), (5, 3.0))] == [True, False, False, False]
+
+
+def test_the_examples_are_valid_and_ask_for_what_their_names_say() -> None:
+    examples = Path(loadtests.simulator.__file__).with_name("examples")
+    assert load_scenario(examples / "steady.yaml").itl_ms == 50
+    for users in (200, 400):
+        assert load_profile(str(examples / f"{users}-streams.yaml")).users == users
