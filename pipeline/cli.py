@@ -13,6 +13,7 @@ import typer
 
 from pipeline.errors import SeatrialError
 from pipeline.load import commands as load_commands
+from pipeline.release import commands as release_commands
 
 app = typer.Typer(
     name="seatrial",
@@ -60,6 +61,7 @@ for _name, (_target, _help) in _STAGES.items():
 
 
 app.add_typer(load_commands.app, name="load")
+app.add_typer(release_commands.app, name="release")
 
 
 @app.command(
@@ -202,19 +204,6 @@ def explain_policy(
     params = load_params()
     gate = params.gate if name is None else params.gate | {"policy": name}
     print(explain(read_policy(gate, params.tiers), sizes_at_hand(params.evaluation.evalset, params.release.candidate)))
-
-
-@app.command()
-def promote(
-    name: Annotated[str, typer.Argument(help="Name of the release, for instance 2026.12.")],
-    owner: Annotated[str, typer.Option(help="Who answers for it.")],
-) -> None:
-    """Record the candidate as released (releases/NAME.json): the baseline of later gates. Needs a verdict of ship."""
-    from pipeline.gate.inputs import RESULTS
-    from pipeline.gate.verdict import VERDICT
-    from pipeline.release.record import promote as write_release
-
-    print(write_release(name, owner, verdict=VERDICT, results=RESULTS))
 
 
 @app.command()

