@@ -78,7 +78,7 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def _stripped(source: str) -> str:
+def stripped(source: str) -> str:
     """Python source without comments, docstrings and layout: what can change behaviour."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
@@ -101,7 +101,7 @@ def engine_source_digest(root: Path = ENGINE_ROOT) -> str:
     for path in sorted(p for p in root.rglob("*") if p.suffix in {".py", ".c", ".h"}):
         text = path.read_text(encoding="utf-8")
         h.update(path.relative_to(root).as_posix().encode() + b"\0")
-        h.update((_stripped(text) if path.suffix == ".py" else text).encode() + b"\0")
+        h.update((stripped(text) if path.suffix == ".py" else text).encode() + b"\0")
     return h.hexdigest()
 
 

@@ -93,7 +93,8 @@ def history(*, artifact: str) -> list[dict[str, Any]]:
     """One row an event, the newest first."""
     current = current_release()
     rows: list[dict[str, Any]] = []
-    for event in [*releases(), *rollbacks()]:
+    events: list[Release | Rollback] = [*releases(), *rollbacks()]
+    for event in events:
         number = repo.stage_tag(artifact, event.sequence)
         if isinstance(event, Rollback):
             rows.append(
