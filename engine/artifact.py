@@ -9,6 +9,10 @@ which linear layers are stored in which scheme. Tensors of quantised linears fol
            ``X.weight_scale`` bfloat16 [out, in/group], for asymmetric ``X.weight_zero_point`` int32
            [out/8, in/group] (nibble k of word j is row 8j+k, value + 8), ``X.weight_shape`` int64 [2]
 ``w4a8``   the tensors of ``w4a16``; activations int8 per token, dynamic
+``w8a16``  ``X.weight_packed`` int32 [out, in/4] (byte k of word j is column 4j+k, lowest bits first, value + 128),
+           ``X.weight_scale`` bfloat16 [out, 1], ``X.weight_shape`` int64 [2]
+``fp8``    ``X.weight`` float8_e4m3fn [out, in], ``X.weight_scale`` float32 [out, 1]; activations e4m3 per
+           token, dynamic
 ``bf16``   ``X.weight`` bfloat16 [out, in]
 """
 
@@ -22,8 +26,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 MANIFEST = "seatrial.json"
-Scheme = Literal["bf16", "w8a8", "w4a16", "w4a8"]
+Scheme = Literal["bf16", "w8a8", "w4a16", "w4a8", "w8a16", "fp8"]
 GROUPED: frozenset[Scheme] = frozenset({"w4a16", "w4a8"})  # stored as packed 4-bit groups
+WORD_VALUES: dict[Scheme, int] = {"w4a16": 8, "w4a8": 8, "w8a16": 4}  # weights in an int32 word, where they are packed
 
 
 class ArtifactError(Exception):

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
-from engine.artifact import GROUPED, ArtifactError, LinearSpec, Manifest
+from engine.artifact import GROUPED, WORD_VALUES, ArtifactError, LinearSpec, Manifest
 from engine.kernels.interface import Activation, Kernels, Operations, PackedLinear
 from engine.models.weights import TensorStore
 
@@ -17,6 +17,8 @@ SUFFIXES = {
     "w8a8": ["weight", "weight_scale"],
     "w4a16": ["weight_packed", "weight_scale", "weight_shape"],
     "w4a8": ["weight_packed", "weight_scale", "weight_shape"],
+    "w8a16": ["weight_packed", "weight_scale", "weight_shape"],
+    "fp8": ["weight", "weight_scale"],
 }
 
 
@@ -130,13 +132,13 @@ def _read(
     if spec is not None and spec.scheme in GROUPED and not spec.symmetric:
         suffixes.append("weight_zero_point")
     tensors = {suffix: store.get(f"{module}.{suffix}") for suffix in suffixes}
-    packed = "weight_packed" in tensors
-    weight = tensors["weight_packed" if packed else "weight"]
-    stored = (*weight.shape[:-1], weight.shape[-1] * 8) if packed else tuple(weight.shape)
+    in_a_word = None if spec is None else WORD_VALUES.get(spec.scheme)
+    weight = tensors["weight" if in_a_word is None else "weight_packed"]
+    stored = tuple(weight.shape) if in_a_word is None else (*weight.shape[:-1], weight.shape[-1] * in_a_word)
     if len(stored) != 2 or (size is not None and stored != size):
         expected = "two dimensions" if size is None else f"[{size[0]}, {size[1]}], as config.json says"
         raise ArtifactError(f"{store.directory}: {module} is stored as {list(stored)}; expected {expected}")
-    if packed and tuple(tensors["weight_shape"].tolist()) != stored:
+    if in_a_word is not None and tuple(tensors["weight_shape"].tolist()) != stored:
         raise ArtifactError(
             f"{store.directory}: {module}.weight_shape says {tensors['weight_shape'].tolist()}, weight_packed holds "
             f"{list(stored)}; build the artifact again"

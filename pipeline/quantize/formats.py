@@ -6,17 +6,26 @@ what the rounding aimed at. Zero always has an exact code.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from engine.artifact import LinearSpec
+from engine.artifact import LinearSpec, Scheme
 from pipeline.errors import SeatrialError
 
-NIBBLES = 8  # 4-bit values in an int32 word
+NIBBLES, BYTES = 8, 4  # values of 4 and of 8 bits in an int32 word
 HEAD = "lm_head"
-FORMATS = {"w8a8": "int-quantized", "w4a16": "pack-quantized", "w4a8": "pack-quantized"}  # of compressed-tensors
+FP8_MAX = 448.0  # the largest e4m3
+
+
+def quantised(weight: Tensor, spec: LinearSpec | None) -> dict[str, Tensor]:
+    """[out, in] -> the tensors that a linear of this spec is stored as, rounded to the nearest."""
+    if spec is None or spec.scheme == "bf16":
+        return {"weight": weight.to(torch.bfloat16)}
+    if spec.group_size is not None:
+        return quantise_w4a16(weight, spec.group_size, spec.symmetric)
+    return BY_ROW[spec.scheme](weight)
 
 
 def quantise_w8a8(weight: Tensor) -> dict[str, Tensor]:
@@ -26,16 +35,37 @@ def quantise_w8a8(weight: Tensor) -> dict[str, Tensor]:
     return {"weight": (weight / scale).round().clamp(-127, 127).to(torch.int8), "weight_scale": scale}
 
 
+def quantise_w8a16(weight: Tensor) -> dict[str, Tensor]:
+    """[out, in] -> packed int8 ``weight_packed``, bf16 ``weight_scale`` [out, 1]: symmetric, one scale a row."""
+    weight = weight.float()
+    scale = _not_zero(weight.abs().amax(1, keepdim=True) / 127).to(torch.bfloat16)
+    q = (weight / scale.float()).round().clamp(-128, 127)
+    shape = torch.tensor(weight.shape, dtype=torch.int64)
+    return {"weight_packed": pack_words(q, 8), "weight_scale": scale, "weight_shape": shape}
+
+
+def quantise_fp8(weight: Tensor) -> dict[str, Tensor]:
+    """[out, in] -> e4m3 ``weight`` and float32 ``weight_scale`` [out, 1]: one scale a row, to the largest e4m3."""
+    weight = weight.float()
+    scale = _not_zero(weight.abs().amax(1, keepdim=True) / FP8_MAX)
+    codes = (weight / scale).clamp(-FP8_MAX, FP8_MAX).to(torch.float8_e4m3fn)
+    return {"weight": codes, "weight_scale": scale}
+
+
 def quantise_w4a16(weight: Tensor, group_size: int, symmetric: bool, clip: Tensor | None = None) -> dict[str, Tensor]:
     """[out, in] -> the packed tensors of ``w4a16`` and ``w4a8``.
 
     ``clip`` [out, in/group_size], at most 1, shrinks the range of each group; what lies outside saturates.
     """
-    q, scale, zero = round_groups(weight, group_size, symmetric, clip)
+    return packed_groups(*round_groups(weight, group_size, symmetric, clip))
+
+
+def packed_groups(q: Tensor, scale: Tensor, zero: Tensor | None) -> dict[str, Tensor]:
+    """The tensors of ``w4a16`` from codes, scales and zero points as :func:`round_groups` gives them."""
     tensors = {
         "weight_packed": pack_nibbles(q),
         "weight_scale": scale,
-        "weight_shape": torch.tensor(weight.shape, dtype=torch.int64),
+        "weight_shape": torch.tensor(q.shape, dtype=torch.int64),
     }
     if zero is not None:
         tensors["weight_zero_point"] = pack_nibbles(zero.t()).t().contiguous()
@@ -86,9 +116,11 @@ def dequantise(tensors: dict[str, Tensor], spec: LinearSpec | None) -> Tensor:
     """float32 [out, in] from the stored tensors of one linear (``weight``, ``weight_packed``, ... without prefix)."""
     if spec is None or spec.scheme == "bf16":
         return tensors["weight"].float()
-    if spec.scheme == "w8a8":
+    if spec.scheme in {"w8a8", "fp8"}:
         return tensors["weight"].float() * tensors["weight_scale"]
     n_out, n_in = (int(n) for n in tensors["weight_shape"])
+    if spec.scheme == "w8a16":
+        return unpack_words(tensors["weight_packed"], n_in, 8).float() * tensors["weight_scale"].float()
     q = unpack_nibbles(tensors["weight_packed"], n_in)
     zero = tensors.get("weight_zero_point")
     if spec.symmetric != (zero is None):
@@ -99,15 +131,27 @@ def dequantise(tensors: dict[str, Tensor], spec: LinearSpec | None) -> Tensor:
 
 def pack_nibbles(values: Tensor) -> Tensor:
     """Integers -8..7 [rows, columns] -> int32 [rows, columns/8], lowest bits first, value + 8."""
-    words = (values.to(torch.int64) + 8).reshape(values.shape[0], -1, NIBBLES) << torch.arange(0, 32, 4)
-    total = words.sum(2)
-    return torch.where(total < 2**31, total, total - 2**32).to(torch.int32)
+    return pack_words(values, 4)
 
 
 def unpack_nibbles(packed: Tensor, columns: int) -> Tensor:
     """Inverse of :func:`pack_nibbles`: int8 [rows, columns]."""
-    shifted = packed[..., None] >> torch.arange(0, 32, 4, dtype=torch.int32)
-    return ((shifted & 15) - 8).to(torch.int8).reshape(packed.shape[0], -1)[:, :columns]
+    return unpack_words(packed, columns, 4)
+
+
+def pack_words(values: Tensor, bits: int) -> Tensor:
+    """Signed integers of ``bits`` [rows, columns] -> int32 [rows, columns * bits / 32], lowest bits first, each with
+    2^(bits - 1) added."""
+    places = torch.arange(0, 32, bits)
+    words = (values.to(torch.int64) + 2 ** (bits - 1)).reshape(values.shape[0], -1, len(places)) << places
+    total = words.sum(2)
+    return torch.where(total < 2**31, total, total - 2**32).to(torch.int32)
+
+
+def unpack_words(packed: Tensor, columns: int, bits: int) -> Tensor:
+    """Inverse of :func:`pack_words`: int8 [rows, columns]."""
+    shifted = packed[..., None] >> torch.arange(0, 32, bits, dtype=torch.int32)
+    return ((shifted & (2**bits - 1)) - 2 ** (bits - 1)).to(torch.int8).reshape(packed.shape[0], -1)[:, :columns]
 
 
 def _not_zero(scale: Tensor) -> Tensor:
@@ -133,45 +177,21 @@ def check_groups(name: str, shape: tuple[int, ...], group_size: int, symmetric: 
             )
 
 
-def compressed_tensors_config(specs: list[LinearSpec]) -> dict[str, Any] | None:
-    """``quantization_config`` of config.json, by which vLLM, SGLang and transformers load the same files.
-
-    Fields: compressed-tensors, ``QuantizationConfig``. A recipe treats all linears of the layers alike; the head may
-    have a spec of its own. A group says its format where the format of the whole does not: of several, or where
-    4 bits beside 8-bit activations would be taken for one value a byte.
+def check_linear(name: str, shape: tuple[int, ...], spec: LinearSpec | None) -> None:
     """
-    quantised = sorted(
-        (s for s in specs if s.scheme != "bf16"), key=lambda s: s.pattern != HEAD
-    )  # the first match counts
-    if not quantised:
-        return None
-    formats = {FORMATS[s.scheme] for s in quantised}
-    told = len(formats) > 1 or any(s.scheme == "w4a8" for s in quantised)
-    groups = [_group(s) | ({"format": FORMATS[s.scheme]} if told else {}) for s in quantised]
-    return {
-        "quant_method": "compressed-tensors",
-        "format": "mixed-precision" if len(formats) > 1 else formats.pop(),
-        "quantization_status": "compressed",
-        "config_groups": {f"group_{i}": group for i, group in enumerate(groups)},
-        "ignore": [] if any(s.pattern == HEAD for s in quantised) else [HEAD],
-        "kv_cache_scheme": None,
-    }
+    Raises:
+        SeatrialError: a linear of this shape cannot be stored as ``spec`` says.
+    """
+    if spec is not None and spec.group_size is not None:
+        check_groups(name, shape, spec.group_size, spec.symmetric)
+    elif spec is not None and spec.scheme == "w8a16" and shape[1] % BYTES:
+        raise SeatrialError(
+            f"{name}: its input dimension {shape[1]} is not a multiple of {BYTES}, so it cannot be packed"
+        )
 
 
-def _group(spec: LinearSpec) -> dict[str, Any]:
-    int8 = spec.scheme == "w8a8"
-    weights = {
-        "num_bits": 8 if int8 else 4,
-        "type": "int",
-        "strategy": "channel" if int8 else "group",
-        "group_size": spec.group_size,
-        "symmetric": spec.symmetric,
-        "dynamic": False,
-    }
-    activations = {"num_bits": 8, "type": "int", "strategy": "token", "symmetric": True, "dynamic": True}
-    return {
-        "targets": [HEAD if spec.pattern == HEAD else "Linear"],
-        "weights": weights,
-        "input_activations": None if spec.scheme == "w4a16" else activations,
-        "output_activations": None,
-    }
+BY_ROW: dict[Scheme, Callable[[Tensor], dict[str, Tensor]]] = {
+    "w8a8": quantise_w8a8,
+    "w8a16": quantise_w8a16,
+    "fp8": quantise_fp8,
+}

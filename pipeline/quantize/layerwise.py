@@ -6,7 +6,9 @@ Activations come from the unquantised layers. A finished layer is kept in the wo
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
@@ -15,6 +17,7 @@ from pydantic import Field
 from safetensors import safe_open
 from torch import Tensor
 
+from engine.artifact import LinearSpec
 from pipeline.errors import SeatrialError
 from pipeline.quantize.calibrate import calibration_sequences
 from pipeline.quantize.decoder import DecoderLayers
@@ -35,6 +38,7 @@ class Statistic(Protocol):
 
 S = TypeVar("S", bound=Statistic)
 P = TypeVar("P", bound=RecipeParams)
+SpecOf = Callable[[str], LinearSpec | None]  # of a linear by its name in the layer; None: bf16
 Stored = tuple[dict[str, Tensor], dict[str, Any]]
 
 
@@ -54,13 +58,14 @@ def calibrated_tensors(
     text: str,
     tokens: int,
     statistic: Callable[[int], S],
-    quantise_layer: Callable[[dict[str, Tensor], dict[str, S], DecoderLayers], Stored],
+    quantise_layer: Callable[[dict[str, Tensor], dict[str, S], DecoderLayers, SpecOf], Stored],
 ) -> Iterator[tuple[str, Tensor]]:
     """All tensors of the artifact; what ``quantise_layer`` reports of each layer goes to ``job.report["layers"]``, what
     the head reads to ``job.head_peaks``.
 
     ``statistic`` makes one for an input of so many channels; ``quantise_layer`` gets the float32 weights of a layer
-    (names without its prefix), the statistic of each of INPUTS, and gives the tensors to store.
+    (names without its prefix), the statistic of each of INPUTS and how each linear is to be stored, and gives the
+    tensors to store.
     """
     names = job.names()
     count = int(job.config["num_hidden_layers"])
@@ -80,13 +85,34 @@ def calibrated_tensors(
         kept = job.work / f"layer-{i:05d}.safetensors"
         hidden, seen = run_layer(layers, i, weights, hidden, statistic)
         if not kept.is_file():
-            _keep(kept, *quantise_layer(weights, seen, layers))
+            _keep(kept, *quantise_layer(weights, seen, layers, partial(_spec_below, job, prefix)))
         stored, report = _read_kept(kept)
         job.report["layers"][str(i)] = report
         for name, tensor in stored.items():
             yield prefix + name, tensor
     norm = job.read("model.norm.weight").float()
     job.head_peaks = torch.stack([layers.norm(x, norm).abs().amax(0) for x in hidden]).amax(0)
+
+
+def _spec_below(job: Job[Any], prefix: str, name: str) -> LinearSpec | None:
+    return job.spec_of(prefix + name)
+
+
+def unchanged(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Norms and biases of a layer, in bf16 as they were."""
+    kept = {n: w for n, w in weights.items() if n.endswith(("norm.weight", ".bias"))}
+    return {n: w.to(torch.bfloat16) for n, w in kept.items()}
+
+
+def relative(error: float, whole: float) -> float:
+    """The root of a share of squares, as reports have it."""
+    return round(math.sqrt(max(0.0, error / whole)), 6)
+
+
+def mean_errors(layers: dict[str, Any]) -> dict[str, Any]:
+    """``output_error_KIND_mean`` over all linears for each kind of error that a layer's report has."""
+    rows = [e for linears in layers.values() for e in linears.values()]
+    return {f"output_error_{k}_mean": round(sum(r[k] for r in rows) / len(rows), 6) for k in rows[0]}
 
 
 def run_layer(

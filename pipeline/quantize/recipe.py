@@ -13,6 +13,8 @@ from torch import Tensor
 from engine.artifact import LinearSpec, Manifest, Named
 from pipeline.errors import SeatrialError
 from pipeline.fetch.architectures import expected_shapes
+from pipeline.quantize.formats import check_linear
+from pipeline.quantize.keep import Kept, spec_of
 from pipeline.stage import Stage
 from pipeline.weights import TensorFiles
 
@@ -31,6 +33,11 @@ class QuantisedParams(RecipeParams):
     head: Literal["bf16", "int8"] = Field(
         "bf16", description="int8: the output head in 8 bits, apart from the embedding (pipeline.quantize.head)"
     )
+    keep: dict[str, Kept] = Field(
+        {},
+        description="linears that stay wider, by patterns of their names (pipeline.quantize.keep): bf16, or int8 for "
+        "8-bit weights with activations as they are",
+    )
 
 
 class GroupParams(QuantisedParams):
@@ -46,6 +53,16 @@ class GroupParams(QuantisedParams):
 P = TypeVar("P", bound=RecipeParams)
 
 
+def linears_of(config: dict[str, Any], where: str) -> dict[str, tuple[int, ...]]:
+    """Module name -> [out, in] of the linears of the decoder layers."""
+    shapes = expected_shapes(config, where)
+    return {
+        name.removesuffix(".weight"): shape
+        for name, shape in shapes.items()
+        if name.startswith(LAYERS) and len(shape) == 2
+    }
+
+
 @dataclass
 class Job(Generic[P]):
     """One run of a recipe. ``work`` is a folder for resumable state that belongs to exactly these inputs."""
@@ -56,6 +73,7 @@ class Job(Generic[P]):
     params: P
     work: Path
     stage: Stage
+    specs: list[LinearSpec]
     report: dict[str, Any] = field(default_factory=dict)
     head_peaks: Tensor | None = None  # [hidden], largest magnitudes that the head reads, of a recipe that has seen them
 
@@ -68,12 +86,19 @@ class Job(Generic[P]):
 
     def linears(self) -> dict[str, tuple[int, ...]]:
         """Module name -> [out, in] of the linears of the decoder layers."""
-        shapes = expected_shapes(self.config, str(self.source))
-        return {
-            name.removesuffix(".weight"): shape
-            for name, shape in shapes.items()
-            if name.startswith(LAYERS) and len(shape) == 2
-        }
+        return linears_of(self.config, str(self.source))
+
+    def spec_of(self, module: str) -> LinearSpec | None:
+        """How a linear is stored; None: in bf16."""
+        return spec_of(self.specs, module)
+
+    def check_linears(self) -> None:
+        """
+        Raises:
+            SeatrialError: a linear that the form it should be stored in does not fit.
+        """
+        for module, shape in self.linears().items():
+            check_linear(module, shape, self.spec_of(module))
 
     def read(self, name: str) -> Tensor:
         """

@@ -10,10 +10,13 @@ from pipeline.errors import SeatrialError
 from pipeline.quantize.recipe import Recipe, RecipeParams
 from pipeline.quantize.recipes.awq_int4 import RECIPE as AWQ_INT4
 from pipeline.quantize.recipes.bf16 import RECIPE as BF16
+from pipeline.quantize.recipes.fp8 import RECIPE as FP8
+from pipeline.quantize.recipes.gptq_int4 import RECIPE as GPTQ_INT4
 from pipeline.quantize.recipes.int4 import RECIPE as INT4
 from pipeline.quantize.recipes.int8 import RECIPE as INT8
+from pipeline.quantize.recipes.int8_weight_only import RECIPE as INT8_WEIGHT_ONLY
 
-RECIPES: dict[str, Recipe[Any]] = {r.name: r for r in (BF16, INT8, INT4, AWQ_INT4)}
+RECIPES: dict[str, Recipe[Any]] = {r.name: r for r in (BF16, INT8, INT8_WEIGHT_ONLY, FP8, INT4, AWQ_INT4, GPTQ_INT4)}
 
 
 def parse_entry(tier: str, entry: dict[str, Any]) -> tuple[Recipe[Any], RecipeParams]:

@@ -10,9 +10,10 @@ from typing import Any
 from engine.artifact import Manifest, list_files, read_manifest, write_manifest
 from pipeline.files import atomic_dir
 from pipeline.provenance import digest_of, engine_source_digest
-from pipeline.quantize.formats import compressed_tensors_config
+from pipeline.quantize.foreign import compressed_tensors_config
 from pipeline.quantize.head import SPEC, with_int8_head
-from pipeline.quantize.recipe import Job, QuantisedParams
+from pipeline.quantize.keep import kept_specs
+from pipeline.quantize.recipe import Job, QuantisedParams, linears_of
 from pipeline.quantize.registry import parse_entry
 from pipeline.quantize.threads import one_thread_each
 from pipeline.stage import Stage
@@ -34,16 +35,20 @@ def quantise(tier: str, entry: dict[str, Any], base: Path, final: Path, work: Pa
     calibration = recipe.calibration(params)
     inputs = [source.digest, recipe.name, params.model_dump(), calibration and calibration.digest]
     mine = work / digest_of(["quantize", *inputs, engine_source_digest(HERE)])[:16]
-    job = Job(source=base, manifest=source, config=config, params=params, work=mine, stage=s)
-    recipe.check(job)
     int8_head = isinstance(params, QuantisedParams) and params.head == "int8"
-    linears = recipe.linears(params) + ([SPEC] if int8_head else [])
+    modules = linears_of(config, str(base))
+    kept = params.keep if isinstance(params, QuantisedParams) else {}
+    linears = kept_specs(kept, modules, int(config["num_hidden_layers"]))
+    linears += recipe.linears(params) + ([SPEC] if int8_head else [])
+    job = Job(source=base, manifest=source, config=config, params=params, work=mine, stage=s, specs=linears)
+    job.check_linears()
+    recipe.check(job)
     with one_thread_each(), atomic_dir(final) as into:
         for name in source.files:
             if ".safetensors" not in name and name != "config.json":
                 (into / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(base / name, into / name)
-        foreign = compressed_tensors_config(linears)
+        foreign = compressed_tensors_config(linears, modules)
         written = config | ({"quantization_config": foreign} if foreign else {})
         if int8_head:
             written["tie_word_embeddings"] = False

@@ -5,6 +5,11 @@ bf16    products_float.c, bf16 dot            products_float.c, float32 multiply
 w4a16   products_float.c, bf16 dot            products_float.c, float32 multiply-add
 w8a8    products_int.c: sums in int32 (exact), rescaled; rows.c quantises the activations
 w4a8    products_int.c, likewise
+w8a16   as bf16, on weights widened when they are loaded
+fp8     as bf16, on e4m3 codes (exact in bfloat16), scaled afterwards; rows are quantised by the reference
+
+The last two are right here, not fast or small: their weights take the memory of bfloat16 (of float32 where that is the
+compute dtype and the scheme w8a16).
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ from engine.kernels.cpu.program import KV_KINDS, NO_WINDOW, Program, record
 from engine.kernels.errors import UnavailableError
 from engine.kernels.interface import Activation, AttentionMeta, KvCache, Model, PackedLinear
 from engine.kernels.reference import packing
+from engine.kernels.reference.backend import quantise_rows_fp8
 
 
 class CpuKernels(Composed):
@@ -46,6 +52,7 @@ class CpuKernels(Composed):
         self._panel = int(self._c.products_panel())
         self._dot = int(self._bf16 and self._c.products_have_dot())
         self._arena = Arena()
+        self._one_by_one = False  # a linear that csrc/step.c does not have
 
     def pack_linear(self, tensors: dict[str, Tensor], spec: LinearSpec | None, bias: Tensor | None) -> CpuLinear:
         scheme = packing.check_keys(tensors, spec)
@@ -66,6 +73,18 @@ class CpuKernels(Composed):
             packing.check_shape("weight_scale", scale, n, 1)
             own = {"panels": panels.pack_int8(weight, self._panel), "scales": scale.float().view(-1).contiguous()}
             kind = W_INT8
+        elif scheme == "w8a16":
+            q, scale = packing.unpack_w8a16(tensors)
+            n, k = q.shape
+            weight = (q.float() * scale).to(self.dtype)
+            kind = W_BF16 if self._bf16 else W_F32
+            own = {"panels": (panels.pack_bf16 if self._bf16 else panels.pack_float32)(weight, self._panel)}
+        elif scheme == "fp8":
+            codes, scale = packing.unpack_fp8(tensors)
+            n, k = codes.shape
+            own = {"panels": panels.pack_bf16(codes.to(torch.bfloat16), self._panel), "columns": scale.view(-1)}
+            own |= {} if own_bias is None else {"bias": own_bias}  # is added to what has been scaled
+            kind, own_bias, self._one_by_one = W_BF16, None, True
         else:
             weight = packing.check_dtype(tensors, "weight", torch.bfloat16, torch.float32, torch.float16)
             n, k = weight.shape
@@ -88,8 +107,8 @@ class CpuKernels(Composed):
                 f"pin_threads: compute threads cannot be bound to CPUs here ({os.strerror(error)}); set it to false"
             )
 
-    def record(self, model: Model, caches: Sequence[KvCache], rows: int) -> Program:
-        return record(self._c, self.dtype, self.threads, model, caches, rows)
+    def record(self, model: Model, caches: Sequence[KvCache], rows: int) -> Program | None:
+        return None if self._one_by_one else record(self._c, self.dtype, self.threads, model, caches, rows)
 
     def embed(self, tokens: Tensor, w: PackedLinear, scale: float = 1.0) -> Tensor:
         columns = w.tensors["panels"][tokens // self._panel, :, tokens % self._panel]  # [T, K or pairs]
@@ -98,8 +117,15 @@ class CpuKernels(Composed):
         return columns[:, : w.in_features].to(self.dtype) * torch.tensor(scale).to(self.dtype)
 
     def _product(self, x: Tensor, w: PackedLinear, dtype: torch.dtype) -> Tensor:
-        """x . w, and where w is of an integer kind with x quantised a row at a time."""
+        """x . w, and where w is of an 8-bit kind with x quantised a row at a time."""
         assert isinstance(w, CpuLinear)  # nothing else comes out of pack_linear
+        if w.scheme == "fp8":
+            codes, row_scales = quantise_rows_fp8(x)
+            out = self._sums(codes.to(self.dtype), w, torch.float32) * row_scales * w.tensors["columns"]
+            return (out + w.tensors["bias"] if "bias" in w.tensors else out).to(dtype)
+        return self._sums(x, w, dtype)
+
+    def _sums(self, x: Tensor, w: CpuLinear, dtype: torch.dtype) -> Tensor:
         x = x.contiguous()
         rows, linear, bf16 = x.shape[0], ctypes.addressof(w.c), int(dtype == torch.bfloat16)
         out = torch.empty(rows, w.out_features, dtype=dtype)

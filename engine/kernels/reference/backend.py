@@ -16,6 +16,7 @@ from engine.kernels.interface import Activation, AttentionMeta, KvCache, Model, 
 from engine.kernels.reference import attention, packing
 from engine.kernels.reference.matmul import fused_multiply_add, row_tile, tiled_linear
 
+FP8_MAX = 448.0
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
@@ -50,6 +51,14 @@ class ReferenceKernels(Composed):
             scale = packing.check_dtype(tensors, "weight_scale", torch.float32, torch.bfloat16)
             packing.check_shape("weight_scale", scale, n, 1)
             own = {"weight": weight.contiguous(), "scale": scale.float().view(-1)}
+        elif scheme == "w8a16":
+            weight, scale = packing.unpack_w8a16(tensors)
+            n, k = weight.shape
+            own = {"weight": weight, "scale": scale}
+        elif scheme == "fp8":
+            weight, scale = packing.unpack_fp8(tensors)
+            n, k = weight.shape
+            own = {"weight": weight, "scale": scale.view(-1)}
         else:
             weight = packing.check_dtype(tensors, "weight", torch.bfloat16, torch.float32, torch.float16)
             n, k = weight.shape
@@ -63,13 +72,22 @@ class ReferenceKernels(Composed):
         return self._product(x, w).float()
 
     def _product(self, x: Tensor, w: PackedLinear) -> Tensor:
-        """float32 where x is rounded to integers, else the compute dtype."""
+        """float32 where x is rounded to 8 bits, else the compute dtype."""
         if w.scheme in INTEGER_SUMS:
             q, scale = quantise_rows(x)
             out = INTEGER_SUMS[w.scheme](q, scale, w.tensors)
             return out if w.bias is None else out + w.bias.float()
+        if w.scheme == "fp8":
+            codes, scale = quantise_rows_fp8(x)
+            tile = row_tile(w.in_features, w.out_features, torch.float32, self.threads)
+            out = (
+                tiled_linear(codes.float().contiguous(), w.tensors["weight"].float(), tile) * scale * w.tensors["scale"]
+            )
+            return out if w.bias is None else out + w.bias.float()
         if w.scheme == "w4a16":
             weight = packing.dequantise_w4a16(_codes(w.tensors), w.tensors["scale"], w.tensors["zero"], self.dtype)
+        elif w.scheme == "w8a16":
+            weight = (w.tensors["weight"].float() * w.tensors["scale"]).to(self.dtype)
         else:
             weight = w.tensors["weight"]
         tile = row_tile(w.in_features, w.out_features, self.dtype, self.threads)
@@ -139,6 +157,18 @@ def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     scale = wide.abs().amax(-1, keepdim=True) / 127
     scale = scale.where(scale != 0, torch.ones_like(scale))
     return (wide / scale).round().clamp(-127, 127).nan_to_num(0).to(torch.int8), scale
+
+
+def quantise_rows_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x [..., K] -> (float8_e4m3fn [..., K], float32 scale [..., 1]): absmax / 448 of each row, half to even.
+
+    448 is the largest finite e4m3 (Micikevicius et al. 2022, "FP8 formats for deep learning", table 1). A row of zeros
+    has scale 1. Products of two such codes are exact in float32; their sum is rounded there, then scaled.
+    """
+    wide = x.float()
+    scale = wide.abs().amax(-1, keepdim=True) / FP8_MAX
+    scale = scale.where(scale != 0, torch.ones_like(scale))
+    return (wide / scale).clamp(-FP8_MAX, FP8_MAX).to(torch.float8_e4m3fn), scale
 
 
 def _w8a8(x: Tensor, row_scale: Tensor, own: dict[str, Tensor]) -> Tensor:

@@ -12,6 +12,8 @@ KEYS = {
     "w8a8": {"weight", "weight_scale"},
     "w4a16": {"weight_packed", "weight_scale", "weight_shape"},
     "w4a8": {"weight_packed", "weight_scale", "weight_shape"},
+    "w8a16": {"weight_packed", "weight_scale", "weight_shape"},
+    "fp8": {"weight", "weight_scale"},
 }
 
 
@@ -85,3 +87,29 @@ def dequantise_w4a16(q: Tensor, scale: Tensor, zero: Tensor, dtype: torch.dtype)
     n, groups = scale.shape
     centred = q.view(n, groups, -1).float() - zero.float()[..., None]
     return (centred * scale.float()[..., None]).to(dtype).view(n, -1)
+
+
+def unpack_w8a16(tensors: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """(q int8 [N, K], scale float32 [N, 1]); weight = q * scale.
+
+    Raises:
+        ArtifactError: a shape or dtype that the scheme does not have.
+    """
+    packed = check_dtype(tensors, "weight_packed", torch.int32)
+    scale = check_dtype(tensors, "weight_scale", torch.bfloat16, torch.float32)
+    check_shape("weight_scale", scale, int(packed.shape[0]), 1)
+    shifts = torch.arange(0, 32, 8, dtype=torch.int32)
+    codes = ((packed[..., None] >> shifts) & 255).flatten(1) - 128
+    return codes.to(torch.int8), scale.float()
+
+
+def unpack_fp8(tensors: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """(codes float8_e4m3fn [N, K], scale float32 [N, 1]); weight = code * scale.
+
+    Raises:
+        ArtifactError: a shape or dtype that the scheme does not have.
+    """
+    weight = check_dtype(tensors, "weight", torch.float8_e4m3fn)
+    scale = check_dtype(tensors, "weight_scale", torch.float32, torch.bfloat16)
+    check_shape("weight_scale", scale, int(weight.shape[0]), 1)
+    return weight.contiguous(), scale.float()

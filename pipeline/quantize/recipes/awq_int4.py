@@ -6,7 +6,6 @@ into what produces them (``pipeline.quantize.folding``).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -15,13 +14,21 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from engine.artifact import LinearSpec
+from engine.artifact import GROUPED, LinearSpec
 from pipeline.quantize.awq import Moments, Rounding, output_error, search_clip, search_scale
 from pipeline.quantize.calibrate import calibration_identity
 from pipeline.quantize.decoder import INPUTS, DecoderLayers
 from pipeline.quantize.folding import folded_rows, realised, stored_norms
-from pipeline.quantize.formats import check_groups, dequantise, quantise_w4a16
-from pipeline.quantize.layerwise import CALIBRATION, CALIBRATION_TOKENS, calibrated_tensors, check_architecture
+from pipeline.quantize.formats import dequantise, quantise_w4a16, quantised
+from pipeline.quantize.layerwise import (
+    CALIBRATION,
+    CALIBRATION_TOKENS,
+    SpecOf,
+    calibrated_tensors,
+    check_architecture,
+    mean_errors,
+    relative,
+)
 from pipeline.quantize.recipe import GroupParams, Job, Recipe
 from pipeline.quantize.recipes.int4 import spec
 from pipeline.quantize.threads import in_lanes
@@ -35,48 +42,47 @@ class Params(GroupParams):
     grid: int = Field(10, ge=1, le=100, description="exponents tried between 0 and 1")
 
 
-def check(job: Job[Params]) -> None:
-    """
-    Raises:
-        SeatrialError: a linear that the group size does not fit, or a model family without a layer to run.
-    """
-    for module, shape in job.linears().items():
-        check_groups(module, shape, job.params.group_size, job.params.symmetric)
-    check_architecture(job)
-
-
 def _tensors(job: Job[Params]) -> Iterator[tuple[str, Tensor]]:
     p = job.params
     yield from calibrated_tensors(job, p.calibration, p.calibration_tokens, Moments, partial(quantise_layer, params=p))
-    job.report |= _summary(job.report["layers"])
+    job.report |= mean_errors(job.report["layers"])
 
 
 def quantise_layer(
-    weights: dict[str, Tensor], moments: dict[str, Moments], layers: DecoderLayers, params: Params
+    weights: dict[str, Tensor],
+    moments: dict[str, Moments],
+    layers: DecoderLayers,
+    spec_of: SpecOf,
+    params: Params,
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Stored tensors of one layer (names without its prefix) and, for each linear, the relative output error on the
     calibration tokens, plainly rounded and as stored: sqrt(tr(D G D^T) / tr(W G W^T))."""
     how = Rounding(params.group_size, params.symmetric)
-    columns = _column_scales(weights, moments, layers, how, params.grid)
+    specs = {name: spec_of(name) for names in INPUTS.values() for name in names}
+    grouped = {name for name, own in specs.items() if own is not None and own.scheme in GROUPED}
+    columns = _column_scales(weights, moments, layers, how, params.grid, grouped)
     rows = folded_rows(columns, layers)
-    the_spec = spec(params)
 
     def finish(linear: tuple[str, str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
         source, name = linear
         s, second = columns[source], moments[source].second
         weight, row = weights[f"{name}.weight"], rows.get(name)
         changed = weight * s if row is None else weight * s / row[:, None]
-        clip = None if name in NOT_CLIPPED else search_clip(changed, second / s / s[:, None], how)
-        tensors = quantise_w4a16(changed, how.group_size, how.symmetric, clip)
+        own = specs[name]
+        if name in grouped:
+            clip = None if name in NOT_CLIPPED else search_clip(changed, second / s / s[:, None], how)
+            tensors = quantise_w4a16(changed, how.group_size, how.symmetric, clip)
+        else:
+            tensors = quantised(changed, own)
         stored = {f"{name}.{part}": value for part, value in tensors.items()}
         if (bias := weights.get(f"{name}.bias")) is not None:
             stored[f"{name}.bias"] = (bias if row is None else bias / row).to(torch.bfloat16)
-        back = dequantise(tensors, the_spec) / s
-        plain = dequantise(quantise_w4a16(weight, how.group_size, how.symmetric), the_spec)
+        back = dequantise(tensors, own) / s
+        plain = dequantise(quantised(weight, own), own)
         whole = output_error(weight, second) or 1.0
         return stored, {
-            "rounded": _relative(output_error(weight - plain, second), whole),
-            "awq": _relative(output_error(weight - (back if row is None else back * row[:, None]), second), whole),
+            "rounded": relative(output_error(weight - plain, second), whole),
+            "awq": relative(output_error(weight - (back if row is None else back * row[:, None]), second), whole),
         }
 
     linears = [(source, name) for source, names in INPUTS.items() for name in names]
@@ -88,28 +94,23 @@ def quantise_layer(
 
 
 def _column_scales(
-    weights: dict[str, Tensor], moments: dict[str, Moments], layers: DecoderLayers, how: Rounding, grid: int
+    weights: dict[str, Tensor],
+    moments: dict[str, Moments],
+    layers: DecoderLayers,
+    how: Rounding,
+    grid: int,
+    grouped: set[str],
 ) -> dict[str, Tensor]:
-    """The scale of every input of INPUTS."""
+    """The scale of every input of INPUTS; only the linears ``grouped`` are rounded, and so have a say."""
 
     def search(source: str) -> Tensor:
-        linears = [weights[f"{n}.weight"] for n in INPUTS[source]]
+        linears = [weights[f"{n}.weight"] for n in INPUTS[source] if n in grouped]
         realise = partial(realised, source, weights=weights, layers=layers)
         return search_scale(linears, moments[source], how, grid, realise)
 
     # The dearest search first, so that the lanes end at about the same time.
     order = sorted(INPUTS, key=lambda source: moments[source].second.shape[0], reverse=True)
     return dict(zip(order, in_lanes(search, order), strict=True))
-
-
-def _relative(error: float, whole: float) -> float:
-    return round(math.sqrt(max(0.0, error / whole)), 6)
-
-
-def _summary(layers: dict[str, Any]) -> dict[str, Any]:
-    """Means over all linears."""
-    rows = [e for linears in layers.values() for e in linears.values()]
-    return {f"output_error_{k}_mean": round(sum(r[k] for r in rows) / len(rows), 6) for k in ("rounded", "awq")}
 
 
 def _linears(params: Params) -> list[LinearSpec]:
@@ -121,6 +122,6 @@ RECIPE = Recipe(
     Params,
     linears=_linears,
     tensors=_tensors,
-    check=check,
+    check=check_architecture,
     calibration=lambda params: calibration_identity(params.calibration),
 )

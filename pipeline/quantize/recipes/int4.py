@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from engine.artifact import LinearSpec, Scheme
-from pipeline.quantize.formats import check_groups, quantise_w4a16
 from pipeline.quantize.recipe import LAYERS, GroupParams, Job, Recipe
 from pipeline.quantize.recipes.rounding import rounded
 
@@ -21,18 +20,8 @@ def spec(params: GroupParams) -> LinearSpec:
     return LinearSpec(pattern=f"{LAYERS}*", scheme=scheme, group_size=params.group_size, symmetric=params.symmetric)
 
 
-def check(job: Job[Params]) -> None:
-    """
-    Raises:
-        SeatrialError: a linear that the group size does not fit.
-    """
-    for module, shape in job.linears().items():
-        check_groups(module, shape, job.params.group_size, job.params.symmetric)
-
-
 def _tensors(job: Job[Params]) -> Iterator[tuple[str, Tensor]]:
-    params = job.params
-    return rounded(job, spec(params), lambda w: quantise_w4a16(w, params.group_size, params.symmetric))
+    return rounded(job)
 
 
-RECIPE = Recipe("int4", Params, linears=lambda params: [spec(params)], tensors=_tensors, check=check)
+RECIPE = Recipe("int4", Params, linears=lambda params: [spec(params)], tensors=_tensors)

@@ -19,8 +19,8 @@ from engine.artifact import LinearSpec, Named
 from pipeline.quantize.calibrate import calibration_identity
 from pipeline.quantize.decoder import INPUTS, DecoderLayers
 from pipeline.quantize.folding import folded_rows, realised, smoothing_scale, stored_norms
-from pipeline.quantize.formats import dequantise, quantise_w8a8
-from pipeline.quantize.layerwise import CALIBRATION, CALIBRATION_TOKENS, calibrated_tensors, check_architecture
+from pipeline.quantize.formats import dequantise, quantised
+from pipeline.quantize.layerwise import CALIBRATION, CALIBRATION_TOKENS, SpecOf, calibrated_tensors, check_architecture
 from pipeline.quantize.recipe import LAYERS, Job, QuantisedParams, Recipe
 from pipeline.quantize.recipes.rounding import rounded
 
@@ -53,7 +53,11 @@ class Peaks:
 
 
 def quantise_layer(
-    weights: dict[str, Tensor], peaks: dict[str, Peaks], layers: DecoderLayers, strength: float
+    weights: dict[str, Tensor],
+    peaks: dict[str, Peaks],
+    layers: DecoderLayers,
+    spec_of: SpecOf,
+    strength: float,
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Stored tensors of one layer and, for each linear, |W - Q(W)| / |W| of the smoothed weight (Frobenius)."""
     columns = {}
@@ -67,18 +71,19 @@ def quantise_layer(
             row = rows.get(name)
             changed = weights[f"{name}.weight"] * columns[source]
             changed = changed if row is None else changed / row[:, None]
-            tensors = quantise_w8a8(changed)
+            spec = spec_of(name)
+            tensors = quantised(changed, spec)
             stored |= {f"{name}.{part}": value for part, value in tensors.items()}
             if (bias := weights.get(f"{name}.bias")) is not None:
                 stored[f"{name}.bias"] = (bias if row is None else bias / row).to(torch.bfloat16)
-            errors[name] = round(float((changed - dequantise(tensors, SPEC)).norm() / changed.norm()), 6)
+            errors[name] = round(float((changed - dequantise(tensors, spec)).norm() / changed.norm()), 6)
     return stored, errors
 
 
 def _tensors(job: Job[Params]) -> Iterator[tuple[str, Tensor]]:
     p = job.params
     if p.smoothing is None:
-        return rounded(job, SPEC, quantise_w8a8)
+        return rounded(job)
     return calibrated_tensors(
         job, p.calibration, p.calibration_tokens, Peaks, partial(quantise_layer, strength=p.smoothing)
     )

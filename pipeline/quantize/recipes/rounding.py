@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
 
-from engine.artifact import LinearSpec
-from pipeline.quantize.formats import dequantise
+from pipeline.quantize.formats import dequantise, quantised
 from pipeline.quantize.recipe import LAYERS, Job
 
 
-def rounded(
-    job: Job[Any], spec: LinearSpec, quantise: Callable[[Tensor], dict[str, Tensor]]
-) -> Iterator[tuple[str, Tensor]]:
+def rounded(job: Job[Any]) -> Iterator[tuple[str, Tensor]]:
     """All tensors of the artifact. ``report.weight_error``: |W - Q(W)| / |W| (Frobenius) of each layer's linears."""
     linears = job.linears()
     lost: dict[str, float] = defaultdict(float)
@@ -26,7 +23,8 @@ def rounded(
         if module not in linears:
             yield name, tensor
             continue
-        stored = quantise(tensor)
+        spec = job.spec_of(module)
+        stored = quantised(tensor, spec)
         layer = module.removeprefix(LAYERS).partition(".")[0]
         lost[layer] += float((tensor.float() - dequantise(stored, spec)).square().sum())
         there[layer] += float(tensor.float().square().sum())

@@ -14,7 +14,7 @@ from engine.kernels.reference.matmul import row_tile, tiled_linear
 from tests.engine.kernels.conftest import BACKENDS, DTYPES, assert_close
 from tests.tiny import pack_nibbles, quantise_w4a16, quantise_w8a8
 
-SCHEMES = ["bf16", "w8a8", "w4a8", "w4a8-symmetric", "w4a16", "w4a16-symmetric"]
+SCHEMES = ["bf16", "w8a8", "w4a8", "w4a8-symmetric", "w4a16", "w4a16-symmetric", "w8a16", "fp8"]
 INTEGER = ["w8a8", "w4a8", "w4a8-symmetric"]  # whose activations are rounded to 8 bits a token
 SHAPES = [(64, 96), (160, 64), (256, 40), (576, 200)]  # K, N: N beside and beyond whole panels
 
@@ -40,6 +40,24 @@ def stored(scheme: str, k: int, n: int) -> tuple[dict[str, torch.Tensor], Linear
         scale = tensors["m.weight_scale"].double().repeat_interleave(32, 1)
         meant = (q.double() - z.double().repeat_interleave(32, 1)) * scale
         spec = LinearSpec.model_validate({"pattern": "*", "scheme": scheme, "group_size": 32, "symmetric": False})
+    elif scheme == "w8a16":
+        q = torch.randint(-128, 128, (n, k), generator=torch.Generator().manual_seed(1))
+        scale = (normal(n, 1, seed=2).abs() * 0.002 + 0.001).to(torch.bfloat16)
+        words = [
+            [sum((q + 128) << 8 * j for j, q in enumerate(row[i : i + 4])) for i in range(0, k, 4)]
+            for row in q.tolist()
+        ]
+        packed = torch.tensor(words)
+        tensors = {
+            "weight_packed": packed.where(packed < 2**31, packed - 2**32).int(), "weight_scale": scale,
+            "weight_shape": torch.tensor([n, k]),
+        }  # fmt: skip
+        meant, spec = q.double() * scale.double(), LinearSpec(pattern="*", scheme="w8a16")
+    elif scheme == "fp8":
+        scale = weight.float().abs().amax(1, keepdim=True) / 448
+        codes = (weight.float() / scale).to(torch.float8_e4m3fn)
+        tensors = {"weight": codes, "weight_scale": scale}
+        meant, spec = codes.double() * scale.double(), LinearSpec(pattern="*", scheme="fp8")
     else:
         q = torch.randint(-8, 8, (n, k), generator=torch.Generator().manual_seed(1), dtype=torch.int32)
         scale = (normal(n, k // 32, seed=2).abs() * 0.02 + 0.01).to(torch.bfloat16)
@@ -66,6 +84,9 @@ def test_equals_the_dequantised_product(kernels: Kernels, scheme: str, k: int, n
     if scheme in INTEGER:
         scale = x.float().abs().amax(1, keepdim=True) / 127
         seen = (x.float() / scale).round().double() * scale.double()
+    if scheme == "fp8":
+        scale = x.float().abs().amax(1, keepdim=True) / 448
+        seen = (x.float() / scale).to(torch.float8_e4m3fn).double() * scale.double()
     for own_bias in (None, bias):
         found = kernels.linear(x, kernels.pack_linear(tensors, spec, own_bias))
         assert found.dtype == kernels.dtype
@@ -147,6 +168,8 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ("w8a8", {"weight_scale": torch.ones(96)}, r"weight_scale has shape \[96\]; expected \[96, 1\]"),
     ("w4a16", {"weight_scale": torch.ones(96, 3).bfloat16()}, r"weight_scale has shape \[96, 3\]; expected \[96, 2\]"),
     ("w4a16", {"weight_zero_point": None}, "expected .*weight_zero_point"),
+    ("w8a16", {"weight_scale": torch.ones(96)}, r"weight_scale has shape \[96\]; expected \[96, 1\]"),
+    ("fp8", {"weight": torch.zeros(96, 64)}, r"weight is torch.float32; expected torch.float8_e4m3fn"),
     ("bf16", {"extra": torch.ones(1)}, "a bf16 linear has the tensors"),
 ]
 

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 from engine.artifact import verify
 from pipeline.quantize.calibrate import calibration_sequences
 from pipeline.quantize.formats import dequantise
+from pipeline.quantize.keep import spec_of
 from pipeline.quantize.run import quantise
 from pipeline.stage import Stage
 from pipeline.weights import TensorFiles
@@ -20,6 +21,7 @@ from pipeline.weights import TensorFiles
 INT4: dict[str, Any] = {"recipe": "int4", "group_size": 32, "symmetric": False}
 SMOOTH: dict[str, Any] = {"recipe": "int8", "smoothing": 0.5, "calibration_tokens": 768}
 AWQ: dict[str, Any] = {"recipe": "awq-int4", "group_size": 32, "symmetric": False, "calibration_tokens": 768, "grid": 4}
+GPTQ: dict[str, Any] = {"recipe": "gptq-int4", "group_size": 32, "symmetric": False, "calibration_tokens": 768}
 SILENT = Stage("quantize", None)
 
 
@@ -48,7 +50,7 @@ def loaded(artifact: Path) -> torch.nn.Module:
     tensors, weights = bits(artifact), {}
     for name in sorted({n.rpartition(".")[0] for n in tensors}):
         own = {n.rpartition(".")[2]: t for n, t in tensors.items() if n.rpartition(".")[0] == name}
-        spec = manifest.linears[0] if manifest.linears and name.endswith("_proj") else None
+        spec = spec_of(manifest.linears, name) if name.endswith("_proj") else None
         weights[f"{name}.weight"] = dequantise(own, spec)
         if "bias" in own:
             weights[f"{name}.bias"] = own["bias"].float()

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from engine.artifact import LinearSpec
 from pipeline.errors import SeatrialError
 from pipeline.quantize import formats
-from pipeline.quantize.head import SPEC
 from tests import tiny
 
 W8A8 = LinearSpec(pattern="*", scheme="w8a8", group_size=None, symmetric=True)
@@ -129,41 +128,25 @@ def test_a_spec_that_contradicts_the_tensors_is_refused() -> None:
         formats.dequantise(formats.quantise_w4a16(normal(8, 8), 8, False), w4a16(8, True))
 
 
-def test_the_foreign_config_tells_groups_apart() -> None:
-    narrow = w4a16(64, True).model_copy(update={"scheme": "w4a8"})
-    alone = formats.compressed_tensors_config([narrow])
-    assert alone is not None
-    assert alone["ignore"] == ["lm_head"]
-    group = alone["config_groups"]["group_0"]
-    assert (alone["format"], group["format"], group["weights"]["num_bits"]) == ("pack-quantized",) * 2 + (4,)
-    assert (group["input_activations"]["num_bits"], group["input_activations"]["strategy"]) == (8, "token")
-    both = formats.compressed_tensors_config([narrow, SPEC])
-    assert both is not None
-    assert (both["format"], both["ignore"]) == ("mixed-precision", [])
-    assert [(g["targets"], g["format"]) for g in both["config_groups"].values()] == [
-        (["lm_head"], "int-quantized"),
-        (["Linear"], "pack-quantized"),
-    ]
-    same = formats.compressed_tensors_config([W8A8, SPEC])
-    assert same is not None
-    assert same["format"] == "int-quantized"
-    assert all("format" not in g for g in same["config_groups"].values())
+def test_w8a16_packs_four_bytes_to_a_word() -> None:
+    weight = normal(6, 40) * torch.tensor([1.0, 10, 0.01, 3, 0, 1])[:, None]
+    tensors = formats.quantise_w8a16(weight)
+    assert (tensors["weight_packed"].shape, tensors["weight_scale"].dtype) == ((6, 10), torch.bfloat16)
+    spec = LinearSpec(pattern="*", scheme="w8a16")
+    back = formats.dequantise(tensors, spec)
+    for row, column in [(0, 0), (1, 5), (3, 39)]:
+        byte = (int(tensors["weight_packed"][row, column // 4]) >> 8 * (column % 4)) & 255
+        assert back[row, column] == (byte - 128) * tensors["weight_scale"][row, 0].float()
+    assert ((back - weight).abs() <= tensors["weight_scale"].float() * 0.76).all()  # bf16 may round the scale down
+    with pytest.raises(SeatrialError, match="m: its input dimension 42 is not a multiple of 4"):
+        formats.check_linear("m", (8, 42), spec)
 
 
-def test_the_foreign_config_says_what_the_spec_says() -> None:
-    assert formats.compressed_tensors_config([]) is None
-    four = formats.compressed_tensors_config([w4a16(64, False)])
-    assert four is not None
-    assert four["format"] == "pack-quantized"
-    group = four["config_groups"]["group_0"]
-    assert (group["weights"]["num_bits"], group["weights"]["group_size"], group["weights"]["symmetric"]) == (
-        4,
-        64,
-        False,
-    )
-    assert group["input_activations"] is None
-    eight = formats.compressed_tensors_config([W8A8])
-    assert eight is not None
-    assert eight["format"] == "int-quantized"
-    activations = eight["config_groups"]["group_0"]["input_activations"]
-    assert (activations["num_bits"], activations["strategy"], activations["dynamic"]) == (8, "token", True)
+def test_fp8_keeps_four_significant_bits_of_every_weight() -> None:
+    weight = normal(6, 40) * torch.tensor([1.0, 10, 0.01, 3, 0, 1])[:, None]
+    tensors = formats.quantise_fp8(weight)
+    assert (tensors["weight"].dtype, tensors["weight_scale"].shape) == (torch.float8_e4m3fn, (6, 1))
+    assert tensors["weight"].float().abs().amax(1).tolist() == [448, 448, 448, 448, 0, 448]
+    back = formats.dequantise(tensors, LinearSpec(pattern="*", scheme="fp8"))
+    subnormal = tensors["weight_scale"] * 2**-10  # half of the smallest step
+    assert ((back - weight).abs() <= weight.abs() / 16 * 1.001 + subnormal * 1.001).all()

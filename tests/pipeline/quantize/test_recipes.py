@@ -24,6 +24,7 @@ from pipeline.quantize.recipes import awq_int4
 from pipeline.quantize.registry import RECIPES, parse_entry
 from tests.pipeline.quantize.making import (
     AWQ,
+    GPTQ,
     INT4,
     SMOOTH,
     bits,
@@ -46,7 +47,18 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "entry",
-    [{"recipe": "bf16"}, {"recipe": "int8"}, SMOOTH, INT4, INT4 | {"symmetric": True}, AWQ],
+    [
+        {"recipe": "bf16"},
+        {"recipe": "int8"},
+        {"recipe": "int8-weight-only"},
+        {"recipe": "fp8"},
+        SMOOTH,
+        INT4,
+        INT4 | {"symmetric": True},
+        AWQ,
+        GPTQ,
+        GPTQ | {"symmetric": True, "act_order": True},
+    ],
     ids=lambda e: e["recipe"],
 )
 def test_an_artifact_is_whole_and_says_what_it_is(base: Path, tmp_path: Path, entry: dict[str, Any]) -> None:
@@ -55,7 +67,7 @@ def test_an_artifact_is_whole_and_says_what_it_is(base: Path, tmp_path: Path, en
     source = verify(base)
     assert (manifest.name, manifest.recipe, manifest.source) == ("my-tier", entry["recipe"], source.source)
     assert entry.items() - {("recipe", entry["recipe"])} <= manifest.parameters.items()
-    assert manifest.calibration == (calibration_identity("v1") if entry in (SMOOTH, AWQ) else None)
+    assert manifest.calibration == (calibration_identity("v1") if "calibration_tokens" in entry else None)
     tensors = bits(made)
     assert manifest.weight_bytes == sum(t.numel() * t.element_size() for t in tensors.values())
     for kept in ("model.embed_tokens.weight", "model.norm.weight"):
@@ -88,7 +100,7 @@ def test_int8_and_int4_round_each_linear(base: Path, tmp_path: Path) -> None:
         assert f"{module}.weight" not in tensors or tensors[f"{module}.weight"].dtype == torch.int8
 
 
-@pytest.mark.parametrize("recipe", [INT4, AWQ], ids=lambda e: e["recipe"])
+@pytest.mark.parametrize("recipe", [INT4, AWQ, GPTQ], ids=lambda e: e["recipe"])
 def test_8_bit_activations_change_how_the_same_weights_are_met(
     base: Path, tmp_path: Path, recipe: dict[str, Any]
 ) -> None:
@@ -237,7 +249,7 @@ def test_other_parameters_do_not_take_the_layers_of_a_stopped_run(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as m:
-        m.setattr(awq_int4, "_summary", lambda layers: 1 / 0)
+        m.setattr(awq_int4, "mean_errors", lambda layers: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             make(AWQ, base, tmp_path)
     assert len(list((tmp_path / "work").rglob("layer-*.safetensors"))) == 3
@@ -251,29 +263,37 @@ def test_other_parameters_do_not_take_the_layers_of_a_stopped_run(
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"recipe": "int3"}, r"quantization\.t\.recipe is 'int3'; known recipes: bf16, int8, int4, awq-int4"),
+        (
+            {"recipe": "int3"},
+            r"quantization\.t\.recipe is 'int3'; known recipes: bf16, int8, int8-weight-only, fp8, int4, awq-int4, g",
+        ),
         ({}, r"quantization\.t\.recipe is None; known recipes"),
         (
             {"recipe": "int8", "group_size": 64},
-            r"t\.group_size: unknown parameter; recipe int8 takes head, smoothing, calibration",
+            r"t\.group_size: unknown parameter; recipe int8 takes head, keep, smoothing, calibration",
         ),
-        (INT4 | {"grupsize": 1}, r"t\.grupsize: unknown parameter; recipe int4 takes head, group_size, symmetric"),
+        (
+            INT4 | {"grupsize": 1},
+            r"t\.grupsize: unknown parameter; recipe int4 takes head, keep, group_size, symmetric",
+        ),
         (INT4 | {"group_size": "64"}, r"t\.group_size is '64': Input should be a valid integer"),
         (INT4 | {"group_size": 12}, r"t\.group_size is 12: Input should be a multiple of 8"),
         (INT4 | {"symmetric": 1}, r"t\.symmetric is 1: Input should be a valid boolean"),
         (INT4 | {"head": "int4"}, r"t\.head is 'int4': Input should be 'bf16' or 'int8'"),
         (INT4 | {"activations": 8}, r"t\.activations is 8: Input should be 'bf16' or 'int8'"),
         ({"recipe": "bf16", "head": "int8"}, r"t\.head: unknown parameter; recipe bf16 takes no parameters"),
+        (INT4 | {"keep": {"*": "int4"}}, r"t\.keep\.\* is 'int4': Input should be 'bf16' or 'int8'"),
+        (GPTQ | {"damping": 0.0}, r"t\.damping is 0\.0: Input should be greater than 0"),
         (AWQ | {"grid": 0}, r"t\.grid is 0: Input should be greater than or equal to 1"),
     ],
 )
 def test_unknown_recipes_and_parameters_are_refused_by_name(entry: dict[str, Any], message: str) -> None:
     with pytest.raises(SeatrialError, match=message):
         parse_entry("t", entry)
-    assert set(RECIPES) == {"bf16", "int8", "int4", "awq-int4"}
+    assert all(recipe.name == name for name, recipe in RECIPES.items())
 
 
-@pytest.mark.parametrize("entry", [INT4, AWQ], ids=lambda e: e["recipe"])
+@pytest.mark.parametrize("entry", [INT4, AWQ, GPTQ], ids=lambda e: e["recipe"])
 def test_what_does_not_fit_is_refused_before_anything_is_written(
     base: Path, tmp_path: Path, entry: dict[str, Any]
 ) -> None:

@@ -1,0 +1,91 @@
+"""gptq-int4: as int4, with each column's rounding error made up for by the columns after it, layer by layer.
+
+What it lowers is the output error of each linear on the calibration tokens (``pipeline.quantize.gptq``); the layers
+see what the unquantised ones before them give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from pydantic import Field
+from torch import Tensor
+
+from engine.artifact import GROUPED, LinearSpec
+from pipeline.quantize.awq import Moments, Rounding, output_error
+from pipeline.quantize.calibrate import calibration_identity
+from pipeline.quantize.decoder import INPUTS, DecoderLayers
+from pipeline.quantize.formats import dequantise, packed_groups, quantised
+from pipeline.quantize.gptq import round_columns
+from pipeline.quantize.layerwise import (
+    CALIBRATION,
+    CALIBRATION_TOKENS,
+    SpecOf,
+    calibrated_tensors,
+    check_architecture,
+    mean_errors,
+    relative,
+    unchanged,
+)
+from pipeline.quantize.recipe import GroupParams, Job, Recipe
+from pipeline.quantize.recipes.int4 import spec
+from pipeline.quantize.threads import in_lanes
+
+
+class Params(GroupParams):
+    calibration: str = CALIBRATION
+    calibration_tokens: int = CALIBRATION_TOKENS
+    damping: float = Field(0.01, gt=0, le=10, description="of the mean second moment, added to each")
+    act_order: bool = Field(False, description="round the inputs of the largest moment first")
+
+
+def _tensors(job: Job[Params]) -> Iterator[tuple[str, Tensor]]:
+    p = job.params
+    yield from calibrated_tensors(job, p.calibration, p.calibration_tokens, Moments, partial(quantise_layer, params=p))
+    job.report |= mean_errors(job.report["layers"])
+
+
+def quantise_layer(
+    weights: dict[str, Tensor],
+    moments: dict[str, Moments],
+    layers: DecoderLayers,
+    spec_of: SpecOf,
+    params: Params,
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Stored tensors of one layer (names without its prefix) and, for each linear, the relative output error on the
+    calibration tokens, plainly rounded and as stored: sqrt(tr(D G D^T) / tr(W G W^T))."""
+    how = Rounding(params.group_size, params.symmetric)
+
+    def finish(linear: tuple[str, str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        source, name = linear
+        weight, second, own = weights[f"{name}.weight"], moments[source].second, spec_of(name)
+        plain = quantised(weight, own)
+        stored = plain
+        if own is not None and own.scheme in GROUPED:
+            stored = packed_groups(*round_columns(weight, second, how, params.damping, params.act_order))
+        whole = output_error(weight, second) or 1.0
+        return {f"{name}.{part}": value for part, value in stored.items()}, {
+            kind: relative(output_error(weight - dequantise(tensors, own), second), whole)
+            for kind, tensors in (("rounded", plain), ("gptq", stored))
+        }
+
+    linears = [(source, name) for source, names in INPUTS.items() for name in names]
+    done = in_lanes(finish, linears)
+    stored = unchanged(weights) | {name: tensor for tensors, _ in done for name, tensor in tensors.items()}
+    return stored, {name: error for (_, name), (_, error) in zip(linears, done, strict=True)}
+
+
+def _linears(params: Params) -> list[LinearSpec]:
+    return [spec(params)]
+
+
+RECIPE = Recipe(
+    "gptq-int4",
+    Params,
+    linears=_linears,
+    tensors=_tensors,
+    check=check_architecture,
+    calibration=lambda params: calibration_identity(params.calibration),
+)
