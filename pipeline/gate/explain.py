@@ -48,7 +48,7 @@ class Sizes:
     requests: dict[str, int]
 
 
-def sizes_at_hand(evalset: str, tier: str, results: Path = RESULTS) -> Sizes:
+def sizes_at_hand(evalset: str, tier: str, results: Path = RESULTS, evalsets: Path = EVALSETS) -> Sizes:
     """From the folder of the set and, where a load test of ``tier`` was run, its record; never raises for either."""
     requests: dict[str, int] = {}
     try:
@@ -58,7 +58,7 @@ def sizes_at_hand(evalset: str, tier: str, results: Path = RESULTS) -> Sizes:
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         requests = {}
     try:
-        items = load_evalset(EVALSETS / evalset).items
+        items = load_evalset(evalsets / evalset).items
     except SeatrialError as e:
         return Sizes(evalset, None, None, None, None, str(e), requests)
     choices = sum(i.kind == "choice" for i in items)
@@ -82,14 +82,18 @@ def explain(policy: Policy, sizes: Sizes) -> str:
         "",
     ]
     for rule in policy.rules:
-        confidence = rule.confidence or policy.confidence
         doc = " ".join((type(rule).__doc__ or "").split())
         lines.append(f"{rule.id} ({rule.kind}, {rule.severity}): {doc}")
-        teller: Callable[[Any, float, Sizes], Lines] = _TELLERS.get(type(rule), _plain)
-        lines += [f"    {line}" for line in teller(rule, confidence, sizes)]
+        lines += [f"    {line}" for line in power_of(rule, policy, sizes)]
     for w in policy.waivers:
         lines.append(f"waived: {w.rule} for {w.tier} by {w.owner} until {w.expires}: {w.reason}")
     return "\n".join(lines)
+
+
+def power_of(rule: Rule, policy: Policy, sizes: Sizes) -> Lines:
+    """What one rule can detect at the sizes at hand, and what it would take to detect less."""
+    teller: Callable[[Any, float, Sizes], Lines] = _TELLERS.get(type(rule), _plain)
+    return teller(rule, rule.confidence or policy.confidence, sizes)
 
 
 def _plain(rule: Rule, confidence: float, sizes: Sizes) -> Lines:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import altair as alt
@@ -39,7 +41,40 @@ def top_of(values: list[float]) -> float:
     return 1.08 * max(usable) if usable else 1.0
 
 
-def ttft_over_time(s: StageSeries, palette: Palette, end_s: float, top_ms: float) -> Figure:
+def _marks(marks: Sequence[dict[str, Any]], end_s: float) -> list[Any]:
+    """What was found: a dashed line where it lies at a moment, and its name at the top edge."""
+    layers: list[Any] = []
+    if lines := [m for m in marks if m["at"]]:
+        layers.append(
+            alt.Chart(_data(lines))
+            .mark_rule(strokeDash=[3, 2], strokeWidth=1.3, color="var(--hold)")
+            .encode(_x_seconds(end_s))
+        )
+    for i, m in enumerate(marks):
+        late = m["t"] > 0.6 * end_s  # then the words stand to the left of their line
+        layers.append(
+            alt.Chart(_data([m]))
+            .mark_text(
+                align="right" if late else "left",
+                dx=-3 if late else 3,
+                baseline="top",
+                fontSize=9.5,
+                fontWeight="bold",
+                color="var(--hold)",
+            )
+            .encode(_x_seconds(end_s), y=alt.value(1 + 11 * i), text="what:N")
+        )
+    return layers
+
+
+def _found(marks: Sequence[dict[str, Any]]) -> str:
+    said = [f"{m['what']} at {m['t']:g} s" if m["at"] else str(m["what"]) for m in marks]
+    return f" Found: {'; '.join(said)}." if said else ""
+
+
+def ttft_over_time(
+    s: StageSeries, palette: Palette, end_s: float, top_ms: float, marks: Sequence[dict[str, Any]] = ()
+) -> Figure:
     """A dot a request, the P95 of the latest 20 as a line; failed requests are crosses at the top edge."""
     step = max(1, math.ceil(len(s.due_s) / MOST_DOTS))
     cut = float(np.quantile(s.ttft_ms[np.isfinite(s.ttft_ms)], 0.98)) if np.isfinite(s.ttft_ms).any() else 0.0
@@ -63,6 +98,7 @@ def ttft_over_time(s: StageSeries, palette: Palette, end_s: float, top_ms: float
         alt.Chart(_data(failed[:MOST_DOTS]))
         .mark_point(shape="M-1,-1L1,1M1,-1L-1,1", size=16, stroke="var(--hold)", strokeWidth=1.6)
         .encode(_x_seconds(end_s), y),
+        *_marks(marks, end_s),
     ]
     ordered = np.sort(s.ttft_ms)
     p95 = quantile(ordered, 0.95)
@@ -71,7 +107,7 @@ def ttft_over_time(s: StageSeries, palette: Palette, end_s: float, top_ms: float
         alt.layer(*layers).properties(width=WIDTH, height=HEIGHT),
         f"TTFT over time, {s.tier}, {s.stage}",
         f"{len(ordered)} requests over {say.seconds(end_s)}; P50 {say.milliseconds(quantile(ordered, 0.5))} ms, "
-        f"P95 {say.milliseconds(p95) if math.isfinite(p95) else 'infinite'} ms.{fails}",
+        f"P95 {say.milliseconds(p95) if math.isfinite(p95) else 'infinite'} ms.{fails}{_found(marks)}",
     )
 
 
@@ -80,7 +116,9 @@ def _run(values: np.ndarray, i: int) -> int:
     return int(np.isnan(values[:i]).sum() + np.isinf(values[:i]).sum())
 
 
-def itl_over_time(s: StageSeries, palette: Palette, end_s: float, top_ms: float) -> Figure:
+def itl_over_time(
+    s: StageSeries, palette: Palette, end_s: float, top_ms: float, marks: Sequence[dict[str, Any]] = ()
+) -> Figure:
     """P95 of the gaps that ended in each step."""
     rows = [
         {"t": float(t), "v": finite(v), "tier": s.tier, "run": _run(s.itl_p95_ms, i)}
@@ -90,21 +128,27 @@ def itl_over_time(s: StageSeries, palette: Palette, end_s: float, top_ms: float)
     y = alt.Y("v:Q", scale=alt.Scale(domain=[0, top_ms], nice=False), axis=_ms_axis())
     base = alt.Chart(_data(rows)).encode(_x_seconds(end_s), y, palette.colours(), detail="run:N")
     layers = [base.mark_area(opacity=0.12), base.mark_line(strokeWidth=1.8), base.mark_circle(size=9, opacity=1)]
+    layers += _marks(marks, end_s)
     return render(
         alt.layer(*layers).properties(width=WIDTH, height=HEIGHT),
         f"ITL over time, {s.tier}, {s.stage}",
         f"{len(s.itl_ms)} gaps; P50 {say.milliseconds(quantile(s.itl_ms, 0.5))} ms, "
-        f"P95 {say.milliseconds(quantile(s.itl_ms, 0.95))} ms.",
+        f"P95 {say.milliseconds(quantile(s.itl_ms, 0.95))} ms.{_found(marks)}",
     )
 
 
 def percentiles(
-    values: dict[str, np.ndarray], palette: Palette, metric: str, stage: str, limits: dict[float, float]
+    values: dict[str, np.ndarray],
+    palette: Palette,
+    metric: str,
+    stage: str,
+    limits: dict[float, float],
+    baseline: Mapping[float, float] = MappingProxyType({}),
 ) -> Figure:
     """Latency by percentile, the tail stretched: x is -log10(1 - p).
 
     ``limits`` maps a percentile to its limit in ms. A limit far above every sample would flatten the curves: it is told
-    in the panel's note and not drawn.
+    in the panel's note and not drawn. ``baseline``: percentiles of the release in service, as hollow diamonds.
     """
     rows: list[dict[str, Any]] = []
     deepest = 1.0
@@ -146,6 +190,13 @@ def percentiles(
         layers.append(
             alt.Chart(_data(marks)).mark_rule(strokeWidth=2.5, color=INK).encode(alt.X("x:Q"), alt.Y("v:Q"), x2="x2:Q")
         )
+    was = [{"x": -math.log10(1 - p), "v": v} for p, v in baseline.items() if -math.log10(1 - p) <= deepest]
+    if was:
+        layers.append(
+            alt.Chart(_data(was))
+            .mark_point(shape="diamond", size=52, filled=False, stroke=INK, strokeWidth=1.6)
+            .encode(alt.X("x:Q"), alt.Y("v:Q"))
+        )
     told = "; ".join(
         f"{tier} P50 {say.milliseconds(quantile(np.sort(v), 0.5))}, P95 "
         f"{say.milliseconds(finite(quantile(np.sort(v), 0.95)))} ms"
@@ -154,7 +205,10 @@ def percentiles(
     return render(
         alt.layer(*layers).properties(width=WIDTH, height=170),
         f"{metric} by percentile, {stage}",
-        told + "." + (f" {note}." if note else ""),
+        told
+        + "."
+        + (f" {note}." if note else "")
+        + "".join(f" Baseline P{100 * p:g} {say.milliseconds(v)} ms." for p, v in sorted(baseline.items())),
         note,
     )
 
@@ -255,6 +309,44 @@ def tier_bars(rows: list[dict[str, Any]], palette: Palette, title: str, axis_for
         )
     told = "; ".join(f"{r['tier']} {r['text']}" for r in rows)
     return render(alt.layer(*layers).properties(width=160, height=22 * len(rows)), title, told + ".")
+
+
+def tradeoff(rows: list[dict[str, Any]], palette: Palette, title: str, unit: str) -> Figure:
+    """Accuracy with its interval (``lo``, ``hi``) against a cost ``x``, one mark a tier."""
+    low, high = min(r["lo"] for r in rows) - 0.02, max(r["hi"] for r in rows) + 0.02
+    rows = _apart(rows, 0.09 * (high - low))
+    left, right = min(r["x"] for r in rows), max(r["x"] for r in rows)
+    room = max(0.12 * (right - left), 0.04 * right)
+    x = alt.X(
+        "x:Q",
+        scale=alt.Scale(domain=[max(0.0, left - room), right + 3 * room], nice=False, zero=False),
+        axis=alt.Axis(title=unit, tickCount=5, format=",~r", grid=False),
+    )
+    scale = alt.Scale(domain=[max(0.0, low), min(1.0, high)], nice=False, zero=False)
+    axis = alt.Axis(title="accuracy", format=".0%", tickCount=5)
+    base = alt.Chart(_data(rows))
+    layers = [
+        base.mark_rule(strokeWidth=1.2, opacity=0.55).encode(
+            x, alt.Y("lo:Q", scale=scale, axis=axis), palette.colours(), y2="hi:Q"
+        ),
+        base.mark_point(size=60, filled=True, opacity=1).encode(
+            x, alt.Y("accuracy:Q", scale=scale, axis=axis), palette.colours(), palette.shapes()
+        ),
+        base.mark_text(align="left", dx=9, fontSize=10.5, fontWeight="bold").encode(
+            x, alt.Y("label:Q", scale=scale, axis=axis), palette.colours(), text="tier:N"
+        ),
+    ]
+    told = "; ".join(f"{r['tier']} {say.share(r['accuracy'])} at {say.number(r['x'])} {unit}" for r in rows)
+    return render(alt.layer(*layers).properties(width=430, height=170), title, told + ".")
+
+
+def _apart(rows: list[dict[str, Any]], least: float) -> list[dict[str, Any]]:
+    """The rows with the height of their ``label``: at their mark, or as far above the one below as it takes to read."""
+    placed, last = [], -math.inf
+    for row in sorted(rows, key=lambda r: r["accuracy"]):
+        last = max(row["accuracy"], last + least)
+        placed.append(row | {"label": round(last, 4)})
+    return placed
 
 
 MEMORY_PARTS = ["weights", "activations", "KV pool", "rest"]

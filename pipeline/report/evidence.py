@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.report import numbers as say
-from pipeline.report.inputs import Json, RunData
+from pipeline.report.inputs import Json, RunData, TierData
 from pipeline.report.summary import header_of
 from pipeline.report.tiers import TierFigures, Value, pick
 
@@ -48,8 +48,23 @@ def memory_rows(run: RunData, figures: dict[str, TierFigures]) -> list[MemoryRow
         measured["rss_start"] = pick(tier.server, "info", "memory", "rss_bytes", reason=tier.why("server"))
         measured["rss_end"] = pick(tier.server, "info_after", "memory", "rss_bytes", reason=tier.why("server"))
         measured["rss_peak"] = figures[name].rss_bytes
+        measured["blocks_peak_share"] = _occupancy(tier)
         rows.append(MemoryRow(name, planned, measured))
     return rows
+
+
+def _occupancy(tier: TierData) -> Value:
+    """The largest share of the KV pool's blocks that was in use in any sample of the load test."""
+    if tier.samples is None:
+        return Value(None, tier.why("samples"))
+    shares = [
+        used / total
+        for used, total in zip(
+            tier.samples["kv_blocks_used"].to_list(), tier.samples["kv_blocks_total"].to_list(), strict=True
+        )
+        if say.is_number(used) and say.is_number(total) and total
+    ]
+    return Value(max(shares)) if shares else Value(None, "the server does not report its blocks")
 
 
 def memory_bars(rows: list[MemoryRow]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -236,6 +251,53 @@ def known_limits(run: RunData, figures: dict[str, TierFigures]) -> list[str]:
             "There is no baseline yet: nothing has been released, so nothing here says whether latency got worse."
         )
     out += _reuse(run)
+    return out
+
+
+def holes(run: RunData, figures: dict[str, TierFigures]) -> list[str]:
+    """What this run could not measure here, whatever its figures say: each with the reason."""
+    out: list[str] = []
+    machines = {h.machine.machine_class: h.machine for t in run.tiers.values() if (h := header_of(t, "load"))}
+    if machines and not any(m.accelerators for m in machines.values()):
+        out.append(
+            f"Speed on a GPU is not measurable here: this run was made on {'; '.join(machines)}. Quality may be "
+            "carried over, latency and throughput may not."
+        )
+    spans = [
+        float(t.load["duration_s"]) for t in run.tiers.values() if t.load and say.is_number(t.load.get("duration_s"))
+    ]
+    if spans and max(spans) < 4 * 3600:
+        out.append(
+            "What shows only after hours (slow leaks, fragmentation): the longest load test took "
+            f"{say.seconds(max(spans))}."
+        )
+    thin = [
+        f"{name}: {stage}"
+        for name, f in figures.items()
+        if name == run.candidate
+        for stage, s in f.stages.items()
+        if s.latency["ttft_ms", "p99"].value is None
+    ]
+    if thin:
+        out.append(f"P99 of TTFT, for too few requests: {', '.join(thin)}.")
+    blind = (
+        [
+            str(f.get("words"))
+            for f in (run.tiers[run.candidate].load or {}).get("findings") or []
+            if f.get("found") is None and "kind" in f
+        ]
+        if run.candidate in run.tiers
+        else []
+    )
+    if blind:
+        out.append(f"{len(blind)} looks over time could not be told either way; the first: {blind[0]}.")
+    if run.review is None:
+        out.append("How the answers read to people: nobody rated them (`seatrial review sample` draws a form).")
+    if any(t.load for t in run.tiers.values()):
+        out.append(
+            "Traffic of real users: the load is drawn from the profile's distributions with a fixed seed; a prompt mix "
+            "that it does not have was not tried."
+        )
     return out
 
 

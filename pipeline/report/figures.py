@@ -54,11 +54,12 @@ class Palette:
 
 @dataclass(frozen=True)
 class Table:
-    """The numbers behind a figure."""
+    """The numbers behind a figure; ``words``: its cells are read as text, not compared as figures."""
 
     head: list[str]
     rows: list[list[str]]
     note: str = ""
+    words: bool = False
 
 
 @dataclass(frozen=True)

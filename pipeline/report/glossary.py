@@ -95,6 +95,31 @@ TERMS = [
         "undecided in between. No data is never a pass.",
     ),
     Term(
+        "occupancy",
+        "Blocks in use",
+        "share of the pool",
+        "",
+        "KV blocks that requests or the prefix cache hold, of all blocks of the pool, in the fullest of the samples "
+        "that were taken once a second; a peak between two samples is not seen.",
+        "Kwon et al., SOSP 2023, section 4",
+    ),
+    Term(
+        "alpha",
+        "Agreement of raters",
+        "",
+        "higher",
+        "Krippendorff's alpha on the ordinal scale: 1 is perfect agreement, 0 what chance would give.",
+        "Krippendorff, Content Analysis, 2004",
+    ),
+    Term(
+        "false_alarm",
+        "False holds",
+        "share of comparisons",
+        "lower",
+        "Comparisons of a build with itself that the gate held. The interval is that of Clopper and Pearson at 95 %.",
+        "Clopper and Pearson, Biometrika 26 (1934)",
+    ),
+    Term(
         "four_tuple",
         "Four-tuple",
         "",

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import polars as pl
 
 from pipeline.params import Params
+from pipeline.release.record import RELEASES, Release
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -41,7 +42,9 @@ class TierData:
 
 @dataclass(frozen=True)
 class RunData:
-    """One run of the graph, as far as it came. ``tiers`` is in the order of params.yaml."""
+    """One run of the graph, as far as it came. ``tiers`` is in the order of params.yaml. ``release``: the baseline that
+    the verdict names; ``review``: people's ratings, where some were read back.
+    """
 
     params: Params
     verdict: Json | None
@@ -49,6 +52,10 @@ class RunData:
     tiers: dict[str, TierData]
     stages: list[Json]
     missing: dict[str, str] = field(default_factory=dict)
+    root: Path = Path()
+    release: Release | None = None
+    review: Json | None = None
+    folders: dict[str, Path] = field(default_factory=dict)  # of tiers that do not lie in results/TIER
 
     @property
     def candidate(self) -> str:
@@ -120,9 +127,9 @@ RECORD_COLUMNS = ("stage", "phase", "due_s", "first_token_s", "end_s", "token_ti
 SAMPLE_COLUMNS = ("t_s", "requests_running", "requests_waiting", "kv_blocks_used", "kv_blocks_total")
 
 
-def read_tier(root: Path, tier: str) -> TierData:
-    """Reads ``results/TIER`` below ``root``."""
-    base, missing = root / "results" / tier, dict[str, str]()
+def read_tier(base: Path, tier: str, root: Path) -> TierData:
+    """Reads what the stages left of one tier in ``base``; reasons name paths as seen from ``root``."""
+    missing = dict[str, str]()
 
     def keep(part: str, found: tuple[T | None, str | None]) -> T | None:
         value, reason = found
@@ -161,4 +168,25 @@ def read_run(root: Path, params: Params) -> RunData:
         elif why:
             missing[path.name] = why.replace(f"{root}/", "")
     stages.sort(key=lambda n: str(n.get("began_at", "")))
-    return RunData(params, verdict, evalset, {t: read_tier(root, t) for t in params.tiers}, stages, missing)
+    release, why = _baseline(root, verdict)
+    if why:
+        missing["baseline"] = why
+    review, why = _json(root / "reports/review.json", "`seatrial review import`")
+    if why:
+        missing["review"] = why.replace(f"{root}/", "")
+    tiers = {t: read_tier(root / "results" / t, t, root) for t in params.tiers}
+    return RunData(params, verdict, evalset, tiers, stages, missing, root, release, review)
+
+
+def _baseline(root: Path, verdict: Json | None) -> tuple[Release | None, str | None]:
+    """The record of the release that the gate held this run against, which is not always the newest by now."""
+    name = ((verdict or {}).get("baseline") or {}).get("name")
+    if not name:
+        return None, None
+    path = RELEASES / f"{name}.json"
+    try:
+        return Release.model_validate_json((root / path).read_bytes()), None
+    except FileNotFoundError:
+        return None, f"{path}, the baseline that the verdict names, does not exist; restore it from version control"
+    except (ValueError, OSError) as e:
+        return None, f"{path} is not a release record ({e}); restore it from version control"

@@ -17,7 +17,9 @@ MOST_RULES = 12
 def inline(text: object) -> str:
     """Text that Markdown, HTML and a table cell leave alone: no markup, mention or link can come out of it."""
     one_line = " ".join(str(text).split())
-    escaped = re.sub(r"([\\`*_{}\[\]#+!|~<>])", r"\\\1", one_line)
+    # A plus or a minus opens a list at the start of a line only; escaped elsewhere it would be shown with its backslash
+    # wherever the file is read as text.
+    escaped = re.sub(r"([\\`*_{}\[\]#!|~<>]|^[+-])", r"\\\1", one_line)
     escaped = re.sub(r"\\([<>])", lambda m: {"<": "&lt;", ">": "&gt;"}[m[1]], escaped)
     return re.sub(r"(?i)(@|://|www\.)", lambda m: m[1][0] + "\u200b" + m[1][1:], escaped)
 
@@ -71,6 +73,10 @@ def markdown(run: RunData, summary: Summary, figures: dict[str, TierFigures]) ->
         f"{inline(summary.baseline)}. {inline(summary.headline)}.",
         "",
     ]
+    if summary.settle:
+        lines += ["### What would settle it", ""]
+        lines += [f"- {inline(row.text)}" for row in summary.settle[:MOST_RULES]]
+        lines += [""] if not summary.settle_time else ["", f"{inline(summary.settle_time)}", ""]
     head = ["tier", "verdict", "weights", "output", "worst P95 TTFT", "worst P95 ITL", "accuracy"]
     lines += [f"| {' | '.join(head)} |", f"| {' | '.join(['---'] * 2 + ['---:'] * 5)} |"]
     lines += [f"| {' | '.join(_tier_row(run, f))} |" for f in figures.values()]

@@ -9,13 +9,17 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from pipeline.report import evidence, glossary, sections
+from pipeline.report import evidence, findings, glossary, sections
 from pipeline.report import numbers as say
 from pipeline.report.figures import Palette
+from pipeline.report.gates import gate_rows
 from pipeline.report.inputs import RunData
 from pipeline.report.quality import Flip, flips_of, pinned_cases, scenarios_of
-from pipeline.report.summary import Summary, rules_of
-from pipeline.report.tiers import TierFigures, pick
+from pipeline.report.records import record_of, records_of
+from pipeline.report.summary import Summary
+from pipeline.report.tiers import TierFigures, pick, wilson
+from pipeline.report.trust import trust_of
+from pipeline.report.walked import walked
 
 TEMPLATES = Path(__file__).parent / "templates"
 FLIPS_OPEN, FLIPS_MOST = 8, 120
@@ -63,6 +67,15 @@ def _flips(run: RunData) -> dict[str, Any]:
     }
 
 
+def _interval(block: dict[str, Any]) -> str:
+    """Wilson's interval of one scenario's accuracy; empty where it holds partial scores."""
+    n, correct = block.get("n"), block.get("correct")
+    if not say.is_number(n) or not say.is_number(correct) or n is None or correct is None:
+        return ""
+    found = wilson(float(correct), int(n))
+    return f"{say.share(found[0], 0)} … {say.share(found[1], 0)}" if found else ""
+
+
 def _gaps(figures: dict[str, TierFigures]) -> list[str]:
     """Reasons behind the absent figures of the stage table, each once."""
     found: dict[str, None] = {}
@@ -97,12 +110,16 @@ def context_of(
         "palette": palette,
         "overview": sections.overview(figures, palette),
         "stage_names": run.stage_names(),
-        "rules": {t: rules_of(run, t) for t in run.tiers},
+        "tradeoff": sections.tradeoff_panels(figures, palette),
+        "rules": {t: gate_rows(run, t, series) for t in run.tiers},
+        "records": lambda *parts: records_of(run, *parts),
+        "record": lambda tier, part: record_of(run, tier, part),
         "time_groups": [g for g in groups if g],
-        "found_over_time": sections.found_over_time(run),
+        "found_over_time": findings.found_over_time(run),
         "percentiles": sections.percentile_panels(run, series, palette),
         "scenarios": scenarios_of(run),
         "evaluated": lambda tier, *path: pick(tier.eval, *path, reason=tier.why("eval")),
+        "interval_of": _interval,
         "scenario_panel": sections.scenario_panel(run, palette),
         "pinned": pinned_cases(run),
         "memory": memory,
@@ -115,6 +132,9 @@ def context_of(
         "tuple_head": evidence.TUPLE_HEAD,
         "derived_tiers": derived_tiers,
         "derived": derived,
+        "walked": walked(run),
+        "trust": trust_of(run),
+        "holes": evidence.holes(run, figures),
         "limits": evidence.known_limits(run, figures),
         "absent": evidence.not_measured(run),
         "gaps": _gaps(figures),

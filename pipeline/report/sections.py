@@ -11,10 +11,12 @@ from loadtests.quantiles import min_samples
 from pipeline.report import charts, evidence
 from pipeline.report import numbers as say
 from pipeline.report.figures import Figure, FigureGroup, Palette, Table
+from pipeline.report.findings import marks_of
+from pipeline.report.gates import QUANTILES, latency_figure, not_comparable
 from pipeline.report.inputs import RunData
 from pipeline.report.latency import StageSeries, quantile, series_of
 from pipeline.report.quality import scenarios_of
-from pipeline.report.summary import rules_of
+from pipeline.report.summary import header_of, rules_of
 from pipeline.report.tiers import TierFigures, wilson
 
 Series = dict[tuple[str, str], StageSeries]
@@ -54,9 +56,11 @@ def over_time(run: RunData, series: Series, palette: Palette, metric: str) -> Fi
             if s is None:
                 panels.append(Figure(f"{tier}, {stage}", None, _why(run, tier)))
             elif metric == "ttft":
-                panels.append(charts.ttft_over_time(s, palette, ends[stage], tops[stage]))
+                marks = marks_of(run, tier, stage, metric)
+                panels.append(charts.ttft_over_time(s, palette, ends[stage], tops[stage], marks))
             elif any(say.is_number(float(v)) for v in s.itl_p95_ms):
-                panels.append(charts.itl_over_time(s, palette, ends[stage], tops[stage]))
+                marks = marks_of(run, tier, stage, metric)
+                panels.append(charts.itl_over_time(s, palette, ends[stage], tops[stage], marks))
             else:
                 panels.append(Figure(f"{tier}, {stage}", None, "fewer than 20 gaps in every time step"))
     head = ["tier", "load stage", "into the stage"]
@@ -80,7 +84,7 @@ def over_time(run: RunData, series: Series, palette: Palette, metric: str) -> Fi
         panels,
         Table(head, rows, "At most about twelve time steps a stage; reports/plots/latency_over_time.csv has all."),
         len(stages),
-        note + " Panels of one column share their scales.",
+        note + " Panels of one column share their scales. Dashed lines and words in red: what was found over time.",
         stages,
     )
 
@@ -95,15 +99,22 @@ def limits_of(run: RunData, metric: str, stage: str) -> dict[float, float]:
     """The candidate's absolute limits on percentiles of a metric in a stage, for the marks in the figure."""
     out: dict[float, float] = {}
     for rule in rules_of(run, run.candidate):
-        text = f"{rule.raw.get('id')} {rule.raw.get('title')}".lower()
-        named = metric in text or (metric == "itl" and "inter-token" in text)
-        if rule.raw.get("group") != "latency" or rule.raw.get("stage") != stage or not named:
+        raw, figure = rule.raw, latency_figure(rule.raw)
+        limit = raw.get("limit")
+        if raw.get("group") != "latency" or raw.get("stage") != stage or figure is None or figure[0] != metric:
             continue
-        for p, q in ((0.5, "p50"), (0.95, "p95"), (0.99, "p99")):
-            limit = rule.raw.get("limit")
-            if q in text and rule.raw.get("unit") == "ms" and say.is_number(limit) and limit is not None:
-                out[p] = float(limit)
+        if raw.get("unit") == "ms" and say.is_number(limit) and limit is not None:
+            out[QUANTILES[figure[1]]] = float(limit)
     return out
+
+
+def baseline_of(run: RunData, metric: str, stage: str) -> dict[float, float]:
+    """The percentiles that the release in service had in this stage; empty where they must not be compared."""
+    release, mine = run.release, header_of(run.tiers.get(run.candidate), "load")
+    if release is None or mine is None or not_comparable(release, mine):
+        return {}
+    block = (release.latency.get(stage) or {}).get(f"{metric}_ms") or {}
+    return {p: float(block[q]) for q, p in QUANTILES.items() if say.is_number(block.get(q))}
 
 
 def percentile_panels(run: RunData, series: Series, palette: Palette) -> FigureGroup | None:
@@ -111,6 +122,7 @@ def percentile_panels(run: RunData, series: Series, palette: Palette) -> FigureG
     if not stages:
         return None
     panels, rows, marked = [], [], False
+    based = any(baseline_of(run, m, s) for m in ("ttft", "itl") for s in stages)
     for metric, label in (("ttft", "TTFT"), ("itl", "ITL")):
         for stage in stages:
             values = {
@@ -121,7 +133,9 @@ def percentile_panels(run: RunData, series: Series, palette: Palette) -> FigureG
             limits = limits_of(run, metric, stage)
             marked = marked or bool(limits)
             if any(len(v) for v in values.values()):
-                panels.append(charts.percentiles(values, palette, label, stage, limits))
+                panels.append(
+                    charts.percentiles(values, palette, label, stage, limits, baseline_of(run, metric, stage))
+                )
             else:
                 panels.append(Figure(f"{label}, {stage}", None, "no token gaps"))
             for tier, v in values.items():
@@ -140,7 +154,9 @@ def percentile_panels(run: RunData, series: Series, palette: Palette) -> FigureG
             ["metric", "load stage", "tier", "samples", "P50", "P75", "P90", "P95", "P99", "largest"], rows, "In ms."
         ),
         len(stages),
-        note + (" Black bars: limits of the candidate." if marked else ""),
+        note
+        + (" Black bars: limits of the candidate." if marked else "")
+        + (f" Hollow diamonds: the baseline, {run.release.name}." if based and run.release else ""),
         stages,
     )
 
@@ -222,33 +238,6 @@ def server_panels(run: RunData) -> FigureGroup | None:
     )
 
 
-_MARKS = {True: "! found", False: "✓ not found", None: "? cannot be told"}
-
-
-def found_over_time(run: RunData) -> tuple[Table, Table] | None:
-    """What the load test found over time and of answers cut short: (what was found, every look with what it would have
-    seen); None where no tier has findings.
-    """
-    marked: list[list[str]] = []
-    looks: list[list[str]] = []
-    for name, tier in run.tiers.items():
-        load = tier.load or {}
-        for f in load.get("findings") or []:
-            row = [name, f.get("stage") or "whole run", f.get("metric") or "", str(f.get("kind")), str(f.get("words"))]
-            looks.append([_MARKS[f.get("found")], *row])
-            if f.get("found"):
-                marked.append(looks[-1])
-        if cut := load.get("truncation"):
-            looks.append([_MARKS[bool(cut.get("found"))], name, "whole run", "", "truncation", str(cut.get("words"))])
-            if cut.get("found"):
-                marked.append(looks[-1])
-    head = ["", "tier", "load stage", "figure", "look", "what it says"]
-    if not looks:
-        return None
-    note = "Each test at 5 % over a tier's whole run, after Holm; load.json has the sizes, intervals and p-values."
-    return Table(head, marked, note), Table(head, looks, note)
-
-
 SAMPLED = ("requests_running", "requests_waiting", "kv_blocks_used", "kv_blocks_total", "preemptions_total")
 
 
@@ -310,6 +299,25 @@ def overview(figures: dict[str, TierFigures], palette: Palette) -> list[Figure]:
             "Worst stage's P95 TTFT", lambda f: worst(f, "ttft_ms", "p95"), lambda v: f"{say.milliseconds(v)} ms", "~s"
         ),
         panel("Accuracy, 95 % interval", lambda f: f.accuracy.value, say.share, ".0%", lambda f: f.interval),
+    ]
+
+
+def tradeoff_panels(figures: dict[str, TierFigures], palette: Palette) -> list[Figure]:
+    """Accuracy against what it costs: bytes of weights, and output tokens a second. One mark a tier."""
+
+    def panel(title: str, key: Any, scale: float, unit: str) -> Figure:
+        rows = []
+        for name, f in figures.items():
+            cost, accuracy = key(f), f.accuracy.value
+            if cost is None or accuracy is None:
+                continue
+            low, high = f.interval or (accuracy, accuracy)
+            rows.append({"tier": name, "x": round(cost / scale, 3), "accuracy": accuracy, "lo": low, "hi": high})
+        return charts.tradeoff(rows, palette, title, unit) if rows else Figure(title, None, "measured for no tier")
+
+    return [
+        panel("Accuracy against weights", lambda f: f.weights_bytes.value, 1024**2, "MiB of weights"),
+        panel("Accuracy against speed", lambda f: f.output_tokens_per_s.value, 1.0, "output tokens per second"),
     ]
 
 

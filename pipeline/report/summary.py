@@ -33,6 +33,30 @@ class Identity:
 
 
 @dataclass(frozen=True)
+class PairRow:
+    """One of the four identities in the candidate, the reference and the baseline: (name, digest, differs)."""
+
+    what: str
+    candidate: tuple[str, str] | None
+    reference: tuple[str, str, bool] | None
+    baseline: tuple[str, str, bool] | None
+
+
+@dataclass(frozen=True)
+class SettleRow:
+    """What would settle a rule that leaves the verdict undecided."""
+
+    title: str
+    what: str
+    minutes: float | None
+
+    @property
+    def text(self) -> str:
+        time = "" if self.minutes is None else f" (about {say.number(float(self.minutes), 2)} min of measuring)"
+        return f"{self.title}: {self.what}{time}"
+
+
+@dataclass(frozen=True)
 class Rule:
     """A rule of the gate, made ready for a row."""
 
@@ -184,6 +208,43 @@ class Summary:
     would_decide: list[tuple[str, str, bool]]  # rule, what would settle it, whether it blocks
     waivers: list[Json]
     attempts: list[Any]
+    pair: list[PairRow]
+    confounded: list[str]  # against which of reference and baseline more than one of the four differ
+    settle: list[SettleRow]  # empty unless undecided
+    settle_time: str
+    deciding: str  # id of the rule that decided, empty where none did
+
+
+def _pair(run: RunData, rows: list[Identity]) -> list[PairRow]:
+    """Side by side. The baseline's identities are those that its release record holds."""
+    release, out = run.release, []
+    for r in rows:
+        then = None
+        if release is not None:
+            header = release.load if r.what == "workload" else release.evaluation
+            named = getattr(header, "workload" if r.what in {"evalset", "workload"} else r.what)
+            then = (named.name, named.digest, r.candidate is not None and named.digest != r.candidate[1])
+        reference = None if r.reference is None else (*r.reference, r.same is False)
+        out.append(PairRow(r.what, r.candidate, reference, then))
+    return out
+
+
+def _settle(verdict: Json, rules: list[Rule]) -> tuple[list[SettleRow], str]:
+    """(the rules' needs, the time in all against the policy's budget)."""
+    titles = {str(r.raw.get("id")): str(r.raw.get("title") or r.raw.get("id")) for r in rules}
+    rows = []
+    for entry in verdict.get("settle") or []:
+        minutes = entry.get("minutes")
+        known = float(minutes) if say.is_number(minutes) else None
+        rule = str(entry.get("rule"))
+        rows.append(SettleRow(titles.get(rule, rule), str(entry.get("what") or "more evidence"), known))
+    times = [r.minutes for r in rows if r.minutes is not None]
+    if not times:
+        return rows, ""
+    budget = verdict.get("budget_minutes")
+    within = "within" if say.is_number(budget) and max(times) <= float(budget or 0) else "over"
+    held = f", {within} the policy's budget of {say.number(budget)} min" if say.is_number(budget) else ""
+    return rows, f"In all about {say.number(max(times), 2)} more minutes of measuring{held}."
 
 
 def _machines(run: RunData) -> tuple[list[str], list[str]]:
@@ -199,15 +260,24 @@ def _machines(run: RunData) -> tuple[list[str], list[str]]:
     return list(classes), sorted(moments)
 
 
-def _against_baseline(verdict: Json) -> str:
-    """What differs from the release in service, as the gate found it; empty where there is none."""
+def _against_baseline(verdict: Json, pair: list[PairRow]) -> str:
+    """What differs from the release in service, as the gate found it, else as its record says; empty where there is
+    none.
+    """
     parts = ((verdict.get("what_changed") or {}).get("against") or {}).get("baseline")
-    if not isinstance(parts, dict):
-        return ""
     rows = []
-    for part, pair in parts.items():
-        now, then = ((pair[k]["name"], pair[k]["digest"]) for k in ("now", "then"))
-        rows.append(Identity("evalset" if part == "workload" else part, now, then, not pair["differs"]))
+    if not isinstance(parts, dict):
+        if not any(r.baseline for r in pair):
+            return ""
+        parts = {}
+        rows = [
+            Identity(r.what, r.candidate, r.baseline[:2] if r.baseline else None, not r.baseline[2])
+            for r in pair
+            if r.baseline and r.candidate
+        ]
+    for part, sides in parts.items():
+        now, then = ((sides[k]["name"], sides[k]["digest"]) for k in ("now", "then"))
+        rows.append(Identity("evalset" if part == "workload" else part, now, then, not sides["differs"]))
     headline, detail = changed_in_words(rows)
     return f"{headline}. {detail}".strip()
 
@@ -226,6 +296,9 @@ def summarise(run: RunData) -> Summary:
     measured = " to ".join(dict.fromkeys(say.moment(m) for m in (moments[:1] + moments[-1:])))
     rules = rules_of(run, run.candidate)
     baseline = verdict.get("baseline")
+    settle, settle_time = _settle(verdict, rules)
+    pair = _pair(run, rows)
+    decided = run.verdict_of(run.candidate).get("deciding") or []
     return Summary(
         verdict=word if word in WORDS else "none",
         word=WORDS.get(word, NONE),
@@ -242,7 +315,7 @@ def summarise(run: RunData) -> Summary:
         as_of=say.moment(verdict.get("as_of")) if verdict.get("as_of") else "",
         counts=dict(Counter(r.outcome for r in rules)),
         advisory=sum(not r.blocking and r.outcome in {"fail", "undecided"} for r in rules),
-        against_baseline=_against_baseline(verdict),
+        against_baseline=_against_baseline(verdict, pair),
         would_decide=[
             (str(r.raw.get("title") or r.raw.get("id")), str(r.raw["would_decide"]), r.blocking)
             for r in rules
@@ -250,4 +323,9 @@ def summarise(run: RunData) -> Summary:
         ],
         waivers=[w for w in verdict.get("waivers") or [] if isinstance(w, dict)],
         attempts=list(verdict.get("attempts") or []),
+        pair=pair,
+        confounded=[str(c) for c in (verdict.get("what_changed") or {}).get("confounded") or []],
+        settle=settle,
+        settle_time=settle_time,
+        deciding=str(decided[0]) if decided else "",
     )

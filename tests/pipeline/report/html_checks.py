@@ -14,6 +14,8 @@ class Seen:
     problems: list[str] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
     targets: list[str] = field(default_factory=list)
+    records: list[str] = field(default_factory=list)
+    untitled: int = 0
     headings: list[int] = field(default_factory=list)
     tags: dict[str, int] = field(default_factory=dict)
     loads: list[str] = field(default_factory=list)
@@ -27,6 +29,7 @@ class _Reader(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.open: list[str] = []
         self.seen = Seen()
+        self.untitled = False  # an <svg> has just begun that still has to say what it shows
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._note(tag, attrs)
@@ -50,6 +53,9 @@ class _Reader(HTMLParser):
 
     def _note(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         s, values = self.seen, dict(attrs)
+        if self.untitled and tag != "title":
+            s.untitled += 1
+        self.untitled = tag == "svg" and "aria-hidden" not in values and "aria-label" not in values
         s.tags[tag] = s.tags.get(tag, 0) + 1
         if values.get("id"):
             s.ids.append(str(values["id"]))
@@ -61,6 +67,8 @@ class _Reader(HTMLParser):
             text = value or ""
             if name in {"href", "xlink:href"} and text.startswith("#"):
                 s.targets.append(text[1:])
+            elif tag == "a" and name == "href" and re.fullmatch(r"(\.\./)?[\w%-][\w%.-]*(/[\w%-][\w%.-]*)*", text):
+                s.records.append(text)  # a file beside the page, which only a reader's click opens
             elif name in {"src", "href", "xlink:href", "srcset", "action", "data", "poster", "formaction"}:
                 s.loads.append(f"{tag} {name}={text}")
             elif name.startswith("on"):

@@ -61,6 +61,9 @@ def test_the_reader_of_these_tests_sees_faults() -> None:
     assert len(seen.loads) == 2
     assert seen.unscoped == 1
     assert html_checks.read('<img src="x" onerror="y()">').handlers == ["img onerror"]
+    assert html_checks.read("<svg><path/></svg><svg><title>t</title></svg>").untitled == 1
+    for address in ("http://x.example/", "//x.example/a", "javascript:x()", "../../a"):
+        assert html_checks.read(f'<a href="{address}">x</a>').loads == [f"a href={address}"]
 
 
 def test_headings_start_with_one_h1_and_never_skip_a_level(page: str) -> None:
@@ -74,7 +77,16 @@ def test_landmarks_and_scopes(page: str) -> None:
     seen = html_checks.read(page)
     assert {"main", "nav", "header", "footer"} <= seen.tags.keys()
     assert seen.unscoped == 0
-    assert seen.tags["title"] == 1 + seen.tags["desc"]  # the page's own, and one for each figure
+    assert seen.untitled == 0
+    lines = page.count('<svg class="spark"')
+    assert lines > 3
+    assert seen.tags["title"] == 1 + seen.tags["desc"] + lines  # the page's own, and one for each figure
+
+
+def test_every_link_to_a_record_leads_to_it(built: Path, page: str) -> None:
+    records = set(html_checks.read(page).records)
+    assert {"../results/int8/load/load.json", "../results/bf16/eval/items.jsonl", "verdict.json"} <= records
+    assert {r for r in records if not (built / "reports" / r).exists()} == set()
 
 
 def test_hostile_text_is_shown_and_never_markup(page: str) -> None:
