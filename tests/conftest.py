@@ -9,12 +9,17 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 # A property is judged by what it says, not by how long a busy machine takes to try it, and everywhere by the same
 # examples: a failure is then the code's doing, and comes back.
 settings.register_profile("seatrial", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("seatrial")
+
+# Without a GPU, Triton's kernels run in its interpreter. Triton looks when it is imported, so this comes before all.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

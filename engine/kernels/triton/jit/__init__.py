@@ -1,0 +1,1 @@
+"""What runs on the device: functions in Triton's language, and nothing else."""

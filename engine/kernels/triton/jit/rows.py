@@ -1,0 +1,78 @@
+"""Operations on rows. A program has a tile of BLOCK_T of them; what a row's elements are added up by depends on the
+width alone.
+"""
+
+import triton
+import triton.language as tl
+
+from engine.kernels.triton.jit.language import activate, narrow, quantise, row_max, row_sum, widen
+
+
+@triton.jit
+def rms_norm(
+    x, residual, weight, out, total, rows, width, eps, ADD: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
+    column = tl.arange(0, BLOCK)
+    seen = (row < rows)[:, None] & (column < width)[None, :]
+    at = row.to(tl.int64)[:, None] * width + column[None, :]
+    wide = widen(tl.load(x + at, mask=seen, other=0.0))
+    if ADD:
+        summed = narrow(wide + widen(tl.load(residual + at, mask=seen, other=0.0)), total.dtype.element_ty)
+        tl.store(total + at, summed, mask=seen)
+        wide = widen(summed)
+    mean = row_sum(wide * wide) / width
+    by = tl.load(weight + column, mask=column < width, other=0.0)
+    tl.store(out + at, narrow(wide * tl.rsqrt(mean + eps)[:, None] * by[None, :], out.dtype.element_ty), mask=seen)
+
+
+@triton.jit
+def gated_mul(x, out, rows, width, GELU: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    seen = (row < rows)[:, None] & (column < width)[None, :]
+    at = row.to(tl.int64)[:, None] * (2 * width) + column[None, :]
+    gate = widen(tl.load(x + at, mask=seen, other=0.0))
+    up = widen(tl.load(x + at + width, mask=seen, other=0.0))
+    to = row.to(tl.int64)[:, None] * width + column[None, :]
+    tl.store(out + to, narrow(activate(gate, GELU) * up, out.dtype.element_ty), mask=seen)
+
+
+@triton.jit
+def quantise_rows(x, q, scales, rows, width, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
+    column = tl.arange(0, BLOCK)
+    seen = (row < rows)[:, None] & (column < width)[None, :]
+    at = row.to(tl.int64)[:, None] * width + column[None, :]
+    values, scale = quantise(widen(tl.load(x + at, mask=seen, other=0.0)))
+    tl.store(q + at, values, mask=seen)
+    tl.store(scales + row, scale, mask=row < rows)
+
+
+@triton.jit
+def best_of_part(logits, values, places, width, parts, BLOCK: tl.constexpr):
+    """The first of the largest of BLOCK logits of a row; NaN is larger than all."""
+    row, part = tl.program_id(0), tl.program_id(1)
+    column = part * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(logits + row.to(tl.int64) * width + column, mask=column < width, other=float("-inf"))[None, :]
+    bad = x != x
+    largest = row_max(tl.where(bad, float("inf"), x))  # [1]
+    first = -row_max(-tl.where(bad | (x == largest[:, None]), column[None, :], 0x7FFFFFFF))
+    only = tl.arange(0, 1)
+    value = tl.where(row_max(bad.to(tl.int32)) > 0, float("nan"), largest)
+    tl.store(values + row * parts + part + only, value)
+    tl.store(places + row * parts + part + only, first)
+
+
+@triton.jit
+def best_of_parts(values, places, best_value, best_place, parts, BLOCK: tl.constexpr):
+    row, part = tl.program_id(0), tl.arange(0, BLOCK)
+    x = tl.load(values + row * parts + part, mask=part < parts, other=float("-inf"))[None, :]
+    at = tl.load(places + row * parts + part, mask=part < parts, other=0x7FFFFFFF)[None, :]
+    bad = x != x
+    largest = row_max(tl.where(bad, float("inf"), x))
+    first = -row_max(-tl.where(bad | (x == largest[:, None]), at, 0x7FFFFFFF))
+    only = tl.arange(0, 1)
+    value = tl.where(row_max(bad.to(tl.int32)) > 0, float("nan"), largest)
+    tl.store(best_value + row + only, value)
+    tl.store(best_place + row + only, first.to(tl.int64))
