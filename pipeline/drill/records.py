@@ -10,6 +10,7 @@ from typing import Any
 from pipeline.drill.fault import Fault, Part, Seen
 from pipeline.drill.trial import (
     CANDIDATE,
+    EVALSET_NAME,
     MACHINE,
     NOW,
     Row,
@@ -94,17 +95,17 @@ def _cut(row: Row) -> None:
 
 
 def _loses_a_pinned_case(row: Row) -> None:
-    if row["id"] == "sums-00":
+    if row["id"] == "sums-000":
         row["correct"], row["score"] = False, 0.0
 
 
 def _worse(row: Row) -> None:
-    if row["origin"] == "written" and int(row["id"][-2:]) % 8 == 0:
+    if row["origin"] == "written" and int(row["id"][-3:]) % 8 == 0:
         row["correct"], row["score"] = False, 0.0
 
 
 def _endless(row: Row) -> None:
-    if row["kind"] != "choice" and int(row["id"][-2:]) % 3 == 0:
+    if row["kind"] != "choice" and int(row["id"][-3:]) % 3 == 0:
         row["finish_reason"] = "length"
 
 
@@ -120,17 +121,17 @@ def _drops_failures(root: Path) -> None:
 
 
 def _leaves_an_item_out(root: Path) -> None:
-    write_answers(root, CANDIDATE, [r for r in answers() if r["id"] != "facts-02"])
+    write_answers(root, CANDIDATE, [r for r in answers() if r["id"] != "facts-002"])
 
 
 def _leak(root: Path) -> None:
     value = json.loads((root / EVALSET).read_text())
-    value["checks"][0] |= {"success": False, "examples": ["facts-03"]}
+    value["checks"][0] |= {"success": False, "examples": ["facts-003"]}
     write_json(root / EVALSET, value | {"success": False})
 
 
 def _two_changes(root: Path) -> None:
-    write_answers(root, CANDIDATE, answers(), header=header(CANDIDATE, "core-v1", engine="drill!2"))
+    write_answers(root, CANDIDATE, answers(), header=header(CANDIDATE, EVALSET_NAME, engine="drill!2"))
     write_load(root, CANDIDATE, requests(1), header=header(CANDIDATE, "ci-load", engine="drill!2"))
 
 
@@ -168,7 +169,7 @@ def _another_machine(root: Path) -> Seen:
         release = Release(
             name="drill", tier=CANDIDATE, owner="drill", promoted_at="2026-11-01T00:00:00Z", policy=policy.name,
             policy_digest=policy.digest, waivers=[], attempts=1, verdict_as_of="2026-11-01T00:00:00Z",
-            evaluation=Header.model_validate(header(CANDIDATE, "core-v1")), load=Header.model_validate(other),
+            evaluation=Header.model_validate(header(CANDIDATE, EVALSET_NAME)), load=Header.model_validate(other),
             latency=run.load["stages"], scores={},
         )  # fmt: skip
         context = Context(run, run, None, None, release, policy)
@@ -246,7 +247,7 @@ FAULTS = [
         "one pinned case fails, the average hardly moves",
         _answers(_loses_a_pinned_case),
         "pinned",
-        "lost: sums-00",
+        "lost: sums-000",
     ),
     _of(
         "records",
@@ -265,5 +266,5 @@ FAULTS = [
         "provenance",
         "a part",
     ),
-    _of("records", "leak-reported", "the set's report says that an item leaked", _leak, "evalset", "facts-03"),
+    _of("records", "leak-reported", "the set's report says that an item leaked", _leak, "evalset", "facts-003"),
 ]

@@ -27,18 +27,21 @@ DISAGREEMENT = 0.10
 Z_TWO_SIDED_95, Z_POWER_80 = 1.959964, 0.841621
 
 
-def sensitivity(n: int) -> dict[str, Any]:
-    """What loss of accuracy ``n`` paired items can show, if candidate and reference disagree on one item in ten.
+def sensitivity(n: int, sources: int) -> dict[str, Any]:
+    """What loss of accuracy ``n`` paired items of so many sources can show, if candidate and reference disagree on one
+    item in ten.
 
     With a share d of discordant pairs the variance of a paired difference near zero is d / n (McNemar 1947; Connor
     1987): a two-sided 95 % interval is z(0.975) sqrt(d / n) wide to each side, and a true loss of
-    (z(0.975) + z(0.8)) sqrt(d / n) is seen four times in five. Items are taken as independent; clusters make both
-    larger.
+    (z(0.975) + z(0.8)) sqrt(d / n) is seen four times in five. That takes items as independent. Where items of a source
+    are right or wrong together, sources count instead of items; what is true lies between the two.
     """
-    deviation = 100 * (DISAGREEMENT / n) ** 0.5
+    deviation, whole = (100 * (DISAGREEMENT / m) ** 0.5 for m in (n, sources))
     return {
         "n": n,
         "detectable_points_at_10pct_disagreement": round((Z_TWO_SIDED_95 + Z_POWER_80) * deviation, 2),
+        "sources": sources,
+        "detectable_points_if_sources_flip_whole": round((Z_TWO_SIDED_95 + Z_POWER_80) * whole, 2),
         "half_width_points_at_10pct_disagreement": round(Z_TWO_SIDED_95 * deviation, 2),
         "formula": "detectable in 4 of 5 cases: 100 (z(0.975) + z(0.8)) sqrt(0.1 / n); "
         "half width of the 95 % interval: 100 z(0.975) sqrt(0.1 / n)",
@@ -97,7 +100,7 @@ def examine(folder: Path, params: Params, as_of_week: str | None = None) -> dict
         "success": all(c["success"] for c in checks if c["blocking"]),
         "checks": checks,
         "composition": composition(evalset),
-        "sensitivity": sensitivity(len(items)),
+        "sensitivity": sensitivity(len(items), len({(i.scenario, i.source) for i in items})),
     }
 
 
@@ -110,9 +113,14 @@ def tell(s: Stage, report: dict[str, Any]) -> None:
     for c in report["checks"]:
         if str(c["observed"]).startswith("waived"):
             s.say(f"{c['name']}: {c['observed']}")
-    e = report["evalset"]
+    e, seen = report["evalset"], report["sensitivity"]
     held, of = len(report["checks"]) - len(failed), len(report["checks"])
     s.say(f"{e['name']} version {e['version']}: {e['items']} items, {held} of {of} checks hold")
+    losses = [seen[f"detectable_points_{k}"] for k in ("at_10pct_disagreement", "if_sources_flip_whole")]
+    s.say(
+        f"if one item in ten differs, {seen['n']} items see a loss of {losses[0]:.1f} points in 4 of 5 runs if they "
+        f"are independent, of {losses[1]:.1f} if those of a source ({seen['sources']} in all) go together"
+    )
 
 
 def main(argv: list[str] | None = None) -> None:

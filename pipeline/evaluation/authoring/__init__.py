@@ -12,11 +12,13 @@ worse by regression to the mean. Banks are shared between seeds, so what is tune
 Pinned items are the same for every seed and so were answered in each run of tuning; none was changed for that, but they
 follow their scenario's form of question when that changes.
 
+Places. Within a scenario the right option of choices stands in each place equally often (``balanced``).
+
 Clusters. ``source`` is the template family, or the document. Items of a family are correlated; the gate's statistics
 count families.
 
 Origins. Everything is ``written`` or ``pinned``: there is no service yet whose requests could be taken.
 """
 
-SEED = 20261129
-WEEK = "2026-W48"
+SEED = 20261130
+WEEK = "2026-W49"

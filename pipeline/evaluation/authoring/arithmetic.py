@@ -114,10 +114,64 @@ def rectangle(r: random.Random) -> Made:
     return f"A garden is {a} metres long and {b} metres wide. What is its area in square metres?", a * b
 
 
+def before(r: random.Random) -> Made:
+    a = r.randint(12, 98)
+    return f"Which number comes right before {a}?", a - 1
+
+
+def sum_of_three(r: random.Random) -> Made:
+    a, b, c = r.randint(2, 9), r.randint(2, 9), r.randint(2, 9)
+    return f"What is {a} + {b} + {c}?", a + b + c
+
+
+def pages(r: random.Random) -> Made:
+    name, read = r.choice(NAMES), r.randint(2, 8) * 10
+    whole = read + r.randint(2, 9) * 10
+    return f"A book has {whole} pages. {name} has read {read} of them. How many pages are left?", whole - read
+
+
+def change(r: random.Random) -> Made:
+    cost = r.randint(3, 18)
+    return f"A cake costs {cost} euros. You pay with a 20 euro note. How many euros do you get back?", 20 - cost
+
+
+def age(r: random.Random) -> Made:
+    one, two = r.sample(NAMES, 2)
+    a, b = r.randint(5, 20), r.randint(2, 9)
+    return f"{one} is {a} years old. {two} is {b} years older. How old is {two}?", a + b
+
+
+def tables(r: random.Random) -> Made:
+    a, b, c = r.randint(3, 8), r.randint(2, 6), r.randint(1, 5)
+    return (
+        f"A hall has {a} tables with {b} chairs each and {c} chairs at the wall. How many chairs are there?",
+        a * b + c,
+    )
+
+
+def two_gains(r: random.Random) -> Made:
+    name, a, b, c = r.choice(NAMES), r.randint(3, 12), r.randint(2, 9), r.randint(2, 9)
+    asked = f"{name} picks {a} plums on Monday, {b} on Tuesday and {c} on Wednesday. How many plums is that in all?"
+    return asked, a + b + c
+
+
+def journey(r: random.Random) -> Made:
+    speed, hours = r.randint(4, 9) * 10, r.randint(2, 5)
+    return f"A train goes {speed} kilometres an hour. How many kilometres does it go in {hours} hours?", speed * hours
+
+
+def later(r: random.Random) -> Made:
+    start, hours = r.randint(1, 6), r.randint(2, 5)
+    return (
+        f"A meeting begins at {start} o'clock and lasts {hours} hours. At how many o'clock does it end?",
+        start + hours,
+    )
+
+
 LEVELS: list[list[Callable[[random.Random], Made]]] = [
-    [add_small, add_tens, subtract_small, times_small, double, after],
-    [half, gain, loss, groups, share, add_two_digits],
-    [subtract_two_digits, rectangle, bus, price, percent, minutes],
+    [add_small, add_tens, subtract_small, times_small, double, after, before, sum_of_three],
+    [half, gain, loss, groups, share, add_two_digits, pages, change, age, later],
+    [subtract_two_digits, rectangle, bus, price, percent, minutes, tables, two_gains, journey],
 ]
 
 
@@ -159,7 +213,13 @@ def pinned() -> list[Draft]:
             105,
             "loses a carry or truncates a result with one digit more than the operands",
         ),
+        question(
+            "pinned.steps.two_steps",
+            "Oskar has 15 nails. He uses 7 and buys 4 more. How many nails does he have now?",
+            12,
+            "stops after the first of two steps",
+        ),
     ]
 
 
-SCENARIO = Scenario("small_steps", "math", 36, write, pinned)
+SCENARIO = Scenario("small_steps", "math", 52, write, pinned)

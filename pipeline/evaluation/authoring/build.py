@@ -9,16 +9,22 @@ from typing import Literal
 from pipeline.evaluation.authoring import (
     arithmetic,
     completion,
+    dialogues,
     documents,
     facts,
     fields,
+    formats,
     functions,
     instructions,
+    json_records,
+    mails,
+    moods,
     policy,
+    refusals,
     routing,
     wording,
 )
-from pipeline.evaluation.authoring.draft import Draft, Scenario
+from pipeline.evaluation.authoring.draft import Draft, Scenario, balanced
 from pipeline.evaluation.items import Grader, Item, Message, to_line
 from pipeline.files import atomic_write
 
@@ -27,18 +33,25 @@ SCENARIOS: tuple[Scenario, ...] = (
     wording.SCENARIO,
     facts.SCENARIO,
     routing.SCENARIO,
+    moods.SCENARIO,
+    mails.SCENARIO,
+    refusals.SCENARIO,
     policy.SCENARIO,
     fields.SCENARIO,
+    dialogues.SCENARIO,
     arithmetic.SCENARIO,
     functions.SCENARIO,
     instructions.SCENARIO,
+    formats.SCENARIO,
+    json_records.SCENARIO,
     documents.SCENARIO,
 )
 
 
 def items_of(scenario: Scenario, seed: int, week: str) -> list[Item]:
     """The written items of a scenario, then its pinned ones. Each scenario has a random stream of its own."""
-    written = scenario.write(random.Random(f"{seed}/{scenario.name}"), scenario.items)
+    rng = random.Random(f"{seed}/{scenario.name}")
+    written = balanced(rng, scenario.write(rng, scenario.items))
     items = [_item(scenario, "written", f"{n:03d}", d, week) for n, d in enumerate(written, 1)]
     return items + [_item(scenario, "pinned", f"p{n:02d}", d, week) for n, d in enumerate(scenario.pinned(), 1)]
 

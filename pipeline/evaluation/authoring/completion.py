@@ -35,7 +35,19 @@ def pinned() -> list[Draft]:
             "loses the order of two events when they are told in reverse",
             normalise="tokens",
         ),
+        fixed_choice(
+            "pinned.completion.whose",
+            "Priya lent Samir her umbrella because his was broken. When the rain was over, Samir",
+            [
+                "gave his own umbrella to the rain.",
+                "thanked himself for the broken one.",
+                "gave the umbrella back to her.",
+            ],
+            2,
+            "confuses who lent and who borrowed",
+            normalise="tokens",
+        ),
     ]
 
 
-SCENARIO = Scenario("everyday_completion", "choice", 32, write, pinned)
+SCENARIO = Scenario("everyday_completion", "choice", 44, write, pinned)

@@ -1,6 +1,6 @@
-"""``long_documents``: one fact out of a document of some 650 to 950 tokens, near its start, its middle or its end.
+"""``long_documents``: one fact out of a document of some 500 to 750 tokens, near its start, its middle or its end.
 
-Half of the questions ask for a notice, a fact that stands alone; the others for one of many facts that are alike.
+Two thirds of the questions ask for a notice, a fact that stands alone; the others for one of many facts that are alike.
 
 The questions about a document stand next to each other and after the text, so that the document is read once where the
 server shares prefixes. The item's id says where the fact stands. All questions about one document are one cluster.
@@ -26,9 +26,9 @@ SHOTS = [
         "the porter",
     ),
 ]
-ENTRIES = 13
-POSITIONS = {"early": 1, "middle": 6, "late": 11}
-MAX_TOKENS = 48
+ENTRIES = 9
+POSITIONS = {"early": 1, "middle": 4, "late": 7}
+MAX_TOKENS = 40
 
 
 @dataclass(frozen=True)
@@ -94,21 +94,24 @@ def write(rng: random.Random, n: int) -> list[Draft]:
         for turn, (position, entry) in enumerate(POSITIONS.items()):
             known = document.facts[entry]
             one_of_many = known[rng.choice(sorted(known))]
-            asked, answer = document.notices[position] if (number + turn) % 2 else one_of_many
+            asked, answer = document.notices[position] if (number + turn) % 3 else one_of_many
             drafts.append(question(f"documents.{family}-{number}", document, position, asked, accepted(answer)))
     return drafts[:n]
 
 
 def pinned() -> list[Draft]:
-    """Two questions about one document that no seed changes: its very first entry and its very last."""
+    """Questions about one document that no seed changes: its very first entry, its very last, and one in between."""
     document = compose(random.Random("pinned"), "museums")
     (first, keeper), (last, year) = document.facts[0]["keeper"], document.facts[-1]["founded"]
+    asked, notice = document.notices["middle"]
     return [
         question("pinned.documents", document, "first", first, accepted(keeper),
                  "loses the start of a long prompt (a window or a truncation that drops the oldest tokens)"),
         question("pinned.documents", document, "last", last, accepted(year),
                  "loses the end of the document to the truncation that keeps the first tokens"),
+        question("pinned.documents", document, "amid", asked, accepted(notice),
+                 "loses the middle of a long prompt (a block of the cache that is overwritten or skipped)"),
     ]  # fmt: skip
 
 
-SCENARIO = Scenario("long_documents", "long_context", 24, write, pinned)
+SCENARIO = Scenario("long_documents", "long_context", 30, write, pinned)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from pipeline.evaluation.items import Kind
@@ -14,6 +14,8 @@ NAMES = [
     "Amara", "Ben", "Carla", "Dev", "Elif", "Farah", "Goran", "Hana", "Ines", "Jonas", "Kofi", "Lena", "Mateo", "Nadia",
     "Oskar", "Priya", "Quinn", "Rosa", "Samir", "Tomas", "Uma", "Viktor", "Wanda", "Yusuf", "Zoe",
 ]  # fmt: skip
+MONTHS = ["January", "March", "April", "June", "August", "October", "November"]
+DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"]
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,26 @@ def fixed_choice(
         reference=reference,
         watches_for=watches_for,
     )
+
+
+def balanced(rng: random.Random, drafts: Sequence[Draft]) -> list[Draft]:
+    """The drafts with the right option of choices in each place equally often, give or take one, in random order.
+
+    The other options keep the order in which they were shuffled. Choices with more or fewer options count apart.
+    """
+    alike: dict[int, list[int]] = {}
+    for i, d in enumerate(drafts):
+        if d.choices is not None:
+            alike.setdefault(len(d.choices), []).append(i)
+    placed = list(drafts)
+    for options, where in alike.items():
+        places = [n % options for n in range(len(where))]
+        rng.shuffle(places)
+        for i, place in zip(where, places, strict=True):
+            choices = list(drafts[i].choices or ())
+            choices.insert(place, choices.pop(drafts[i].reference))
+            placed[i] = replace(drafts[i], choices=choices, reference=place)
+    return placed
 
 
 def chat(system: str, shots: Iterable[tuple[str, str]], question: str) -> list[dict[str, str]]:

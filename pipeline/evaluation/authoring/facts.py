@@ -42,7 +42,15 @@ def pinned() -> list[Draft]:
             "overlooks the negation in the question",
             normalise="none",
         ),
+        fixed_choice(
+            "pinned.facts.which_way",
+            PROMPT.format(q="Paris is the capital of which country?"),
+            ["Italy", "Spain", "Belgium", "France"],
+            3,
+            "knows a fact in one direction only",
+            normalise="none",
+        ),
     ]
 
 
-SCENARIO = Scenario("short_facts", "choice", 34, write, pinned)
+SCENARIO = Scenario("short_facts", "choice", 60, write, pinned)

@@ -14,7 +14,7 @@ SHOTS = [
     (ASK.format(text="Delivered to Derry: 14 rolls of felt, weight 320 kilos.", field="weight"), "320 kilos"),
     (ASK.format(text="Ida Lund signed the lease FT-5512 in Narva on 9 August.", field="date"), "9 August"),
 ]
-MAX_TOKENS = 48
+MAX_TOKENS = 40
 
 
 def values(rng: random.Random) -> dict[str, str]:
@@ -79,7 +79,14 @@ def pinned() -> list[Draft]:
             ["00728-B"],
             "drops leading zeros of an identifier",
         ),
+        question(
+            "pinned.fields.sender_or_receiver",
+            "From: Goran Sato, Basel\nTo: Hana Silva, Porto\n3 tin whistles, 45 euros",
+            "name of the receiver",
+            ["Hana Silva"],
+            "takes the first name although the field asks for the other",
+        ),
     ]
 
 
-SCENARIO = Scenario("field_extraction", "extract", 24, write, pinned)
+SCENARIO = Scenario("field_extraction", "extract", 40, write, pinned)

@@ -46,6 +46,12 @@ PINNED = [
                  ("safe_divide(1, 0) is None", "safe_divide(0, 4) == 0"), "return None if b == 0 else a / b"),
         "leaves out the special case that the request names",
     ),
+    (
+        Function("without_last", "items", "returns a new list without the last item",
+                 "without_last([1, 2, 3]) == [1, 2]",
+                 ("without_last([7]) == []", "without_last([]) == []"), "return items[:-1]"),
+        "goes wrong at the end of a list, or with an empty one",
+    ),
 ]  # fmt: skip
 
 
@@ -53,4 +59,4 @@ def pinned() -> list[Draft]:
     return [question(f"pinned.functions.{f.name}", f, watches) for f, watches in PINNED]
 
 
-SCENARIO = Scenario("python_functions", "code", 26, write, pinned)
+SCENARIO = Scenario("python_functions", "code", 36, write, pinned)

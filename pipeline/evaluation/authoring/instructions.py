@@ -47,7 +47,13 @@ def pinned() -> list[Draft]:
             [{"type": "bullet_count", "count": 4}, {"type": "starts_with", "text": "- "}],
             "puts an introduction before a list that should stand alone",
         ),
+        question(
+            "pinned.instructions.stops_in_time",
+            "Name three fruits, separated by commas, on one line.",
+            [{"type": "line_count", "count": 1}, {"type": "word_count_between", "min": 3, "max": 8}],
+            "goes on with a list after the number that was asked for",
+        ),
     ]  # fmt: skip
 
 
-SCENARIO = Scenario("writing_instructions", "instruct", 40, write, pinned)
+SCENARIO = Scenario("writing_instructions", "instruct", 50, write, pinned)

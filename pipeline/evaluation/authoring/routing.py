@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from pipeline.evaluation.authoring.banks.tickets import TEAMS
-from pipeline.evaluation.authoring.draft import Draft, Scenario, by_level, fixed_choice, multiple_choice
+from pipeline.evaluation.authoring.draft import DAYS, MONTHS, Draft, Scenario, by_level, fixed_choice, multiple_choice
 
 HEAD = """Message: Please send me last year's invoice once more.
 Team: billing
@@ -24,8 +24,6 @@ Team: technical
 
 Message: {text}
 Team:"""
-MONTHS = ["January", "March", "April", "June", "August", "October", "November"]
-DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"]
 
 
 def write(rng: random.Random, n: int) -> list[Draft]:
@@ -62,7 +60,17 @@ def pinned() -> list[Draft]:
             "a satisfied remark about one team hides the complaint to another",
             normalise="none",
         ),
+        fixed_choice(
+            "pinned.routing.last_clause",
+            HEAD.format(
+                text="The bill was right and the parcel quick, thank you; only the new lamp does not switch on."
+            ),
+            ["technical", "billing", "account", "delivery"],
+            0,
+            "answers to the praise at the beginning and not to the request at the end",
+            normalise="none",
+        ),
     ]
 
 
-SCENARIO = Scenario("ticket_routing", "choice", 22, write, pinned)
+SCENARIO = Scenario("ticket_routing", "choice", 40, write, pinned)

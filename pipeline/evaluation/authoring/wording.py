@@ -33,7 +33,15 @@ def pinned() -> list[Draft]:
             "loses a negation that stands a few words back",
             normalise="tokens",
         ),
+        fixed_choice(
+            "pinned.wording.tense_far",
+            "When the guests who had come by the last ship finally sat down at the long table, the soup",
+            ["was cold.", "is cold."],
+            0,
+            "loses the tense of the sentence over a long clause",
+            normalise="tokens",
+        ),
     ]
 
 
-SCENARIO = Scenario("correct_wording", "choice", 24, write, pinned)
+SCENARIO = Scenario("correct_wording", "choice", 44, write, pinned)

@@ -49,7 +49,7 @@ def spoil(project: Path, scenario: str, change: Callable[[Rows], Any], *, rereco
     if rerecord:
         manifest = project / "evalsets/core/manifest.yaml"
         composition = yaml.safe_load(manifest.read_text())["scenarios"]
-        record(project / "evalsets/core", "2", "2026-W48", "planted")
+        record(project / "evalsets/core", "3", "2026-W49", "planted")
         later = yaml.safe_load(manifest.read_text())
         manifest.write_text(yaml.safe_dump(later | {"scenarios": composition}, sort_keys=False))
 
@@ -68,14 +68,14 @@ def test_the_shipped_set_is_sound(project: Path, capfd: pytest.CaptureFixture[st
     check.main([])
     out, err = capfd.readouterr()
     assert out == ""
-    assert [line.split(":")[0] for line in err.splitlines()] == ["check_evalsets"] * 5, "the library must print nothing"
+    assert [line.split(":")[0] for line in err.splitlines()] == ["check_evalsets"] * 6, "the library must print nothing"
     assert err.count("waived until the first rotation, at the latest until 2027-W08") == 2
     report = json.loads((project / "reports/evalset.json").read_text())
     assert report["success"]
     assert [c["name"] for c in report["checks"] if not c["success"]] == []
     evalset = load_evalset(project / "evalsets/core")
     assert report["evalset"] == {
-        "name": "core", "version": "1", "digest": evalset.manifest.content_digest, "items": len(evalset.items),
+        "name": "core", "version": "2.0.0", "digest": evalset.manifest.content_digest, "items": len(evalset.items),
     }  # fmt: skip
     assert sum(c["items"] for c in report["composition"].values()) == len(evalset.items)
     pinned = sum(c["pinned"] for c in report["composition"].values())
@@ -122,7 +122,7 @@ FAULTS: list[tuple[str, str, Callable[[Rows], Any], set[str]]] = [
     ("two kinds", "small_steps", set_first(kind="extract"), {"composition_kinds"}),
     ("a kind without a grader", "small_steps", set_first(kind="chat"), {"kinds", "composition_kinds"}),
     ("week 54", "small_steps", set_first(week="2026-W54"), {"week_form", "weeks_not_in_the_future"}),
-    ("week to come", "small_steps", set_first(week="2026-W49"), {"weeks_not_in_the_future"}),
+    ("week to come", "small_steps", set_first(week="2026-W50"), {"weeks_not_in_the_future"}),
     ("unknown grader", "small_steps", set_first(grader={"name": "vibes", "params": {}}), {"graders", "graders_known"}),
     ("unknown parameter", "small_steps", slack, {"graders"}),
     ("imported", "small_steps", set_first(origin="imported"), {"origins"}),
@@ -166,17 +166,17 @@ def test_a_change_without_a_new_version_is_found_and_the_version_named(project: 
     spoil(project, "small_steps", lambda rows: rows[0].update(reference=-999), rerecord=False)
     found = failed(project, params)
     assert set(found) == {"version"}
-    assert "version 2.0.0" in found["version"]["examples"][0]
+    assert "version 3.0.0" in found["version"]["examples"][0]
 
 
 def test_a_digest_without_a_changelog_entry_is_found(project: Path, params: Params) -> None:
     path = project / "evalsets/core/manifest.yaml"
     manifest = yaml.safe_load(path.read_text())
-    path.write_text(yaml.safe_dump(manifest | {"version": "2"}))
-    assert "changelog must end with version 2" in failed(project, params)["version"]["examples"][0]
+    path.write_text(yaml.safe_dump(manifest | {"version": "3"}))
+    assert "changelog must end with version 3" in failed(project, params)["version"]["examples"][0]
     manifest["changelog"] *= 2
     path.write_text(yaml.safe_dump(manifest))
-    assert "version 1 2 times" in failed(project, params)["version"]["examples"][0]
+    assert "version 2.0.0 2 times" in failed(project, params)["version"]["examples"][0]
 
 
 def test_a_question_that_stands_in_the_calibration_text_is_found(project: Path, params: Params) -> None:
@@ -191,10 +191,10 @@ def test_a_question_that_stands_in_the_calibration_text_is_found(project: Path, 
 def test_the_week_that_counts_as_now_is_a_parameter(project: Path, params: Params) -> None:
     assert failed(project, params, "2027-W08") == {}
     assert set(failed(project, params, "2027-W09")) == {"production_share", "production_age"}
-    found = failed(project, params, "2026-W47")
+    found = failed(project, params, "2026-W48")
     assert set(found) == {"weeks_not_in_the_future"}
-    assert found["weeks_not_in_the_future"]["observed"] == 202648
-    assert "202647" in found["weeks_not_in_the_future"]["expected"]
+    assert found["weeks_not_in_the_future"]["observed"] == 202649
+    assert "202648" in found["weeks_not_in_the_future"]["expected"]
     with pytest.raises(SeatrialError, match="--as-of-week is '2026-48'; expected an ISO week"):
         check.examine(project / "evalsets/core", params, "2026-48")
 
@@ -263,7 +263,10 @@ def test_an_empty_table_is_no_pass(project: Path, params: Params) -> None:
 
 @pytest.mark.parametrize(("n", "points"), [(240, 5.7), (600, 3.6), (7800, 1.0)])
 def test_sensitivity_is_that_of_the_design(n: int, points: float) -> None:
-    assert check.sensitivity(n)["detectable_points_at_10pct_disagreement"] == pytest.approx(points, abs=0.06)
+    assert check.sensitivity(n, n)["detectable_points_at_10pct_disagreement"] == pytest.approx(points, abs=0.06)
+    few = check.sensitivity(n, n // 4)
+    assert few["detectable_points_at_10pct_disagreement"] == pytest.approx(points, abs=0.06)
+    assert few["detectable_points_if_sources_flip_whole"] == pytest.approx(2 * points, abs=0.12)
 
 
 def test_sensitivity_holds_in_a_simulation() -> None:
@@ -271,7 +274,7 @@ def test_sensitivity_holds_in_a_simulation() -> None:
     import numpy as np
 
     n, rng = 400, np.random.default_rng(7)
-    loss = check.sensitivity(n)["detectable_points_at_10pct_disagreement"] / 100
+    loss = check.sensitivity(n, n)["detectable_points_at_10pct_disagreement"] / 100
     worse, better = (0.10 + loss) / 2, (0.10 - loss) / 2
     counts = rng.multinomial(n, [worse, better, 0.9], size=20_000)
     mean = (counts[:, 0] - counts[:, 1]) / n

@@ -62,6 +62,30 @@ FAMILIES: dict[str, tuple[str, int, dict[str, str]]] = {
     "river": ("Through which city does the river {x} flow?", 2, {
         "Thames": "London", "Seine": "Paris", "Tiber": "Rome", "Spree": "Berlin", "Vltava": "Prague", "Liffey": "Dublin",
         "Tagus": "Lisbon", "Danube": "Vienna"}),
+    "sound": ("Which animal {x}?", 0, {
+        "barks": "a dog", "meows": "a cat", "moos": "a cow", "quacks": "a duck", "neighs": "a horse", "bleats": "a sheep",
+        "croaks": "a frog", "hoots": "an owl"}),
+    "month": ("Which month comes right after {x}?", 1, {
+        "January": "February", "March": "April", "April": "May", "June": "July", "August": "September",
+        "October": "November", "November": "December"}),
+    "season_or_time": ("What do you call {x}?", 1, {
+        "a period of ten years": "a decade", "a period of a hundred years": "a century", "a period of seven days": "a week",
+        "a period of fourteen days": "a fortnight", "a period of a thousand years": "a millennium"}),
+    "shape": ("Which shape has {x}?", 1, {
+        "three sides": "a triangle", "five sides": "a pentagon", "six sides": "a hexagon", "eight sides": "an octagon",
+        "no corners": "a circle", "four equal sides and four right angles": "a square"}),
+    "past": ("What is the past tense of \"{x}\"?", 1, {
+        "go": "went", "buy": "bought", "swim": "swam", "fly": "flew", "teach": "taught", "freeze": "froze", "sing": "sang",
+        "dig": "dug"}),
+    "metal_use": ("Which metal {x}?", 2, {
+        "is liquid at room temperature": "mercury", "rusts in wet air": "iron", "is used for most electric wires": "copper",
+        "is beaten into foil for the kitchen": "aluminium", "is used as a shield against X-rays": "lead"}),
+    "sense": ("Which part of a plant {x}?", 2, {
+        "takes up water from the soil": "the roots", "makes sugar from light": "the leaves", "turns into a fruit": "the flower",
+        "carries water up to the leaves": "the stem", "can lie dry for years and still sprout": "the seed"}),
+    "science": ("What is the study of {x} called?", 2, {
+        "stars and planets": "astronomy", "living things": "biology", "rocks and the earth": "geology", "the weather":
+        "meteorology", "plants": "botany", "animals": "zoology", "the mind": "psychology", "insects": "entomology"}),
     "group": ("What is a group of {x} called?", 2, {
         "wolves": "a pack", "cows": "a herd", "fish": "a school", "lions": "a pride", "bees": "a swarm", "crows": "a murder",
         "puppies": "a litter", "ships": "a fleet"}),

@@ -101,4 +101,52 @@ POLICIES: dict[str, tuple[str, dict[str, Any], list[tuple[str, list[str]]]]] = {
         [("Who is the caretaker?", ["{who}"]),
          ("When do quiet hours begin?", ["{h} pm", "at {h} pm", "{h}"]),
          ("Where do the bins stand?", ["in the {place}", "the {place}", "{place}"])]),
+    "pool": (
+        "The pool is heated to {t} degrees. Caps are compulsory; you can buy one at the {where} for {p} euros. Lessons for "
+        "beginners are given by {who}. Children under {a} need a grown-up in the water.",
+        {"t": (24, 30, 1), "p": (2, 9, 1), "a": (6, 10, 1), "where": ["ticket desk", "kiosk", "entrance"],
+         "who": ["Ms Tran", "Mr Egede", "Ms Colombo", "Mr Weiss"]},
+        [("Who gives the lessons for beginners?", ["{who}"]),
+         ("Where can you buy a cap?", ["at the {where}", "the {where}", "{where}"]),
+         ("How warm is the pool?", ["{t} degrees", "{t}"])]),
+    "theatre": (
+        "The doors open {m} minutes before the play. Latecomers are let in at the first {when}. Coats are left in the {room} for "
+        "{c} coins. Glasses for the back rows can be hired from {who}.",
+        {"m": (20, 60, 5), "c": (2, 5, 1), "when": ["interval", "change of scene"], "room": ["cellar", "west lobby", "old bar"],
+         "who": ["the usher", "the barman", "the cashier"]},
+        [("Where are coats left?", ["in the {room}", "the {room}", "{room}"]),
+         ("From whom can glasses be hired?", ["{who}", "from {who}"]),
+         ("How long before the play do the doors open?", ["{m} minutes", "{m} minutes before the play", "{m}", "{m} minutes before"])]),
+    "courier": (
+        "Parcels up to {k} kilos are taken to your door. Heavier ones wait in the {place} for {d} days. The driver rings "
+        "{t} before leaving a card. Complaints go to {mail}, who answers on {day}s.",
+        {"k": (10, 30, 1), "d": (4, 9, 1), "t": ["once", "twice", "three times"], "place": ["depot", "corner shop", "petrol station"],
+         "mail": ["Ms Adeyemi", "Mr Holt", "Ms Varga"], "day": ["Monday", "Tuesday", "Friday"]},
+        [("Where do heavier parcels wait?", ["in the {place}", "the {place}", "{place}"]),
+         ("How often does the driver ring?", ["{t}"]),
+         ("Who answers complaints?", ["{mail}"])]),
+    "dentist": (
+        "Appointments are free of charge if they are cancelled {h} hours before; after that they cost {p} euros. On {day}s the "
+        "practice is closed. In an emergency call {who}. New patients bring {what}.",
+        {"h": (12, 48, 12), "p": (20, 60, 5), "day": ["Wednesday", "Thursday", "Friday"],
+         "who": ["Dr Silva", "Dr Mensah", "Dr Novak"], "what": ["an insurance card", "old X-rays", "a list of medicines"]},
+        [("Whom do you call in an emergency?", ["{who}"]),
+         ("What do new patients bring?", ["{what}"]),
+         ("On which day is the practice closed?", ["{day}", "{day}s", "on {day}s", "on {day}"])]),
+    "allotment": (
+        "Water is turned on in {month}. Hedges may be {h} centimetres high. Bonfires are allowed on the first {day} of a month "
+        "only. The key of the gate costs a deposit of {p} euros and is kept by {who}.",
+        {"month": ["March", "April", "May"], "h": (110, 180, 10), "day": ["Saturday", "Sunday"], "p": (10, 40, 5),
+         "who": ["Mrs Okoro", "Mr Lind", "Mrs Petit"]},
+        [("In which month is the water turned on?", ["{month}", "in {month}"]),
+         ("How high may hedges be?", ["{h} centimetres", "{h} cm", "{h}", "{h} centimetres high"]),
+         ("Who keeps the key of the gate?", ["{who}"])]),
+    "museum_pass": (
+        "The pass is valid for {m} months and admits {n} people. It is not valid in the {place}. Lost passes are replaced by "
+        "{who} for {p} euros. Guided tours start on the hour in the {hall}.",
+        {"m": (3, 18, 3), "n": (4, 8, 1), "p": (10, 30, 5), "place": ["planetarium", "wax gallery", "aquarium"],
+         "who": ["the cashier", "the main office", "the gift shop"], "hall": ["blue hall", "glass hall", "entrance hall"]},
+        [("Where is the pass not valid?", ["in the {place}", "the {place}", "{place}"]),
+         ("How many people does the pass admit?", ["{n}", "{n} people"]),
+         ("Where do guided tours start?", ["in the {hall}", "the {hall}", "{hall}"])]),
 }  # fmt: skip

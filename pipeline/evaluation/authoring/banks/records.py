@@ -28,6 +28,18 @@ RECORDS: dict[str, tuple[str, dict[str, str]]] = {
     "lost": (
         "Found on the train to {city}: a bag with {count} {thing}. Handed in by {name} on {date}, kept under {code}. Fee {money} euros.",
         {"code of the bag": "code", "name of the finder": "name", "fee": "money", "destination of the train": "city"}),
+    "lease": (
+        "Lease {code}: {name} rents the shop in {city} from {date} on, with {count} {thing}, for {money} euros a month.",
+        {"number of the lease": "code", "name of the tenant": "name", "monthly rent": "money", "first day of the lease": "date"}),
+    "complaint": (
+        "{date}. {name} rang from {city}: {count} {thing} out of order {code} were scratched, for which {money} euros are to be paid back.",
+        {"order number": "code", "name of the caller": "name", "sum to be paid back": "money", "city of the caller": "city", "product": "thing"}),
+    "auction": (
+        "Lot {code}: {count} {thing}, sold on {date} in {city} to {name} for {money} euros.",
+        {"lot number": "code", "name of the buyer": "name", "price": "money", "date of the sale": "date", "number of items": "count"}),
+    "delivery_note": (
+        "Deliver to: {name}, {city}\nDate: {date}\nGoods: {count} {thing}\nCash on delivery: {money} EUR\nNote number: {code}",
+        {"note number": "code", "date of delivery": "date", "cash on delivery": "money", "name of the receiver": "name"}),
 }  # fmt: skip
 CITIES = [
     "Lisbon",
