@@ -47,6 +47,6 @@ def simulator(scenario: Scenario, folder: Path) -> Iterator[Simulated]:
                 raise RuntimeError(f"the simulator ended with exit code {child.wait()} before it listened")
             yield Simulated(f"http://127.0.0.1:{json.loads(line)['port']}", child.pid, log)
             child.stdin.close()
-            child.wait(5)
+            child.wait(60)
         finally:
             child.kill()

@@ -57,9 +57,9 @@ class TruthLog:
 
 
 def read_truth(path: Path) -> list[Truth]:
-    """The requests of a truth log, in order of arrival."""
-    lines = path.read_text(encoding="utf-8").splitlines()[1:]
-    found = [Truth(**json.loads(line)) for line in lines]
+    """The requests of a truth log, in order of arrival; of one that is being written, those whose line has ended."""
+    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
+    found = [Truth(**json.loads(line)) for line in whole.splitlines()[1:]]
     for t in found:
         t.sent = [(a, b, c) for a, b, c in t.sent]
     return sorted(found, key=lambda t: t.number)

@@ -6,7 +6,6 @@ One child drives the load, or a master and as many workers as are asked for.
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import loadtests
+from engine.ports import free_port
 from loadtests.workload import Profile
 from pipeline.errors import SeatrialError
 from pipeline.processes import tail
@@ -62,7 +62,7 @@ def run_locust(
     ]  # fmt: skip
     helpers: list[list[str]] = []
     if workers > 1:
-        port = str(_free_port())
+        port = str(free_port(_LOOPBACK))
         command += ["--master", "--master-bind-host", _LOOPBACK, "--master-bind-port", port]
         command += ["--expect-workers", str(workers), "--expect-workers-max-wait", f"{_START_S:.0f}"]
         helper = [*_LOCUST, "--worker", "--master-host", _LOOPBACK, "--master-port", port]
@@ -107,9 +107,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind((_LOOPBACK, 0))
-        return int(s.getsockname()[1])

@@ -61,6 +61,8 @@ print(status_bytes("RssAnon") - before)
 def test_a_compact_process_keeps_nothing_of_large_pieces() -> None:
     def kept_bytes(call: str) -> int:
         script = [sys.executable, "-c", _BURST.format(call=call)]
-        return int(subprocess.run(script, capture_output=True, text=True, check=True, timeout=60).stdout)
+        return int(subprocess.run(script, capture_output=True, text=True, check=True, timeout=240).stdout)
 
-    assert kept_bytes("stay_compact()") < 2**20 < kept_bytes("")
+    assert kept_bytes("stay_compact()") < 2**20
+    # What the C library does by itself is for it to say: one of several goes shows that there is something to keep.
+    assert any(kept_bytes("") > 2**20 for _ in range(10))

@@ -68,7 +68,7 @@ class Hub:
             self._queue.put(lambda: self.master.receive(kind, data, id))
 
     def wait(self, until: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 240
         while not until():
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -76,9 +76,9 @@ class Hub:
     def close(self) -> None:
         for worker in self.workers.values():
             worker.stop()
-            assert worker.driver.done.wait(10)
+            assert worker.driver.done.wait(240)
         self._queue.put(None)
-        self.thread.join(10)
+        self.thread.join(240)
 
 
 def test_two_workers_make_one_run() -> None:

@@ -136,5 +136,5 @@ def test_a_stage_ends_when_its_driver_is_killed(tmp_path: Path) -> None:
     driver.kill()
     driver.wait()
     driver.stdout.close()
-    _, left = psutil.wait_procs(family, timeout=20)
+    _, left = psutil.wait_procs(family, timeout=240)
     assert left == []

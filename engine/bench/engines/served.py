@@ -11,7 +11,6 @@ import contextlib
 import http.client
 import json
 import shlex
-import socket
 import threading
 import time
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from urllib.parse import urlsplit
 from engine.bench.engines.engine import EngineError, Facts, Run
 from engine.bench.engines.processes import Processes
 from engine.bench.engines.workloads import Job, Workload
+from engine.ports import free_port
 
 PORT = "{port}"
 HEALTH = ("/health", "/v1/models")  # the first for servers that load a model behind an open port
@@ -61,7 +61,7 @@ class ServedEngine:
 
     def start(self, limit_s: float) -> Facts:
         if self.command:
-            port = _free_port()
+            port = free_port()
             self.url = f"http://127.0.0.1:{port}"
             self._processes = Processes([part.replace(PORT, str(port)) for part in self.command])
             _drain(self._processes)
@@ -238,12 +238,6 @@ def _take(event: dict[str, Any], now: float, stream: _Stream) -> None:
             stream.tokens += ids
         else:
             stream.ended_s = now
-
-
-def _free_port() -> int:
-    with contextlib.closing(socket.socket()) as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def _drain(processes: Processes) -> None:

@@ -317,5 +317,5 @@ def test_a_tokenizer_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_the_library_is_loaded_with_the_first_grammar() -> None:
     code = "import engine.core, engine.process, engine.server.app, sys; print('llguidance' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240)
     assert found.stdout.strip() == "False"

@@ -78,7 +78,7 @@ def test_more_helpers_than_work_and_than_cores() -> None:
 
 def test_a_forked_child_starts_helpers_of_its_own() -> None:
     root = Path(__file__).resolve().parents[3]
-    done = subprocess.run([sys.executable, "-c", FORKED], cwd=root, timeout=120, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", FORKED], cwd=root, timeout=240, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -88,7 +88,7 @@ def test_pinned_helpers_have_a_cpu_each(tmp_path: Path) -> None:
     make_tiny_artifact(tmp_path)
     root = Path(__file__).resolve().parents[3]
     command = [sys.executable, "-c", PINNED, str(tmp_path)]
-    done = subprocess.run(command, cwd=root, timeout=120, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=root, timeout=240, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

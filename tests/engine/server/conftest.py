@@ -15,6 +15,12 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For requests that must not end before something was done to them: see ``booted.ENDLESS``."""
+    return make_tiny_artifact(tmp_path_factory.mktemp("endless"), max_position_embeddings=32_768)
+
+
+@pytest.fixture(scope="session")
 def server(artifact: Path) -> Iterator[Booted]:
     with boot(artifact) as running:
         yield running

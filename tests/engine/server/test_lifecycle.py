@@ -15,7 +15,17 @@ import polars as pl
 import pytest
 
 from engine.server.__main__ import main
-from tests.engine.server.booted import MODEL, Booted, boot, command, events, gone, refused, until
+from tests.engine.server.booted import ENDLESS, MODEL, Booted, boot, command, events, gone, halted, refused, until
+
+LASTING = {"max_model_len": 32_768}  # room for ENDLESS
+
+
+def draining(server: Booted) -> bool:
+    """It takes nothing any more, or has ended already."""
+    try:
+        return server.http.get("/health").status_code == 503
+    except httpx.TransportError:
+        return True
 
 
 def test_port_taken(artifact: Path) -> None:
@@ -67,15 +77,18 @@ def test_killed_server_leaves_no_core(artifact: Path) -> None:
             until(lambda: gone(core))
 
 
-def test_frozen_and_dead_core(artifact: Path) -> None:
+def test_frozen_core(artifact: Path) -> None:
     with boot(artifact, "--heartbeat-timeout-s", "2") as server:
-        os.kill(server.core_pid, signal.SIGSTOP)
-        until(lambda: server.http.get("/health").status_code == 503)
-        assert "not been heard of" in server.http.get("/health").json()["reason"]
-        assert server.complete("x").status_code == 503
-        os.kill(server.core_pid, signal.SIGCONT)
+        with halted(server):
+            until(lambda: server.http.get("/health").status_code == 503)
+            assert "not been heard of" in server.http.get("/health").json()["reason"]
+            assert server.complete("x").status_code == 503
         until(lambda: server.http.get("/health").status_code == 200)
-        body = {"model": MODEL, "prompt": "x", "max_tokens": 500, "stream": True, "ignore_eos": True}
+
+
+def test_dead_core(endless: Path) -> None:
+    with boot(endless, **LASTING) as server:
+        body = {"model": MODEL, "prompt": "x", "stream": True, **ENDLESS}
         with server.http.stream("POST", "/v1/completions", json=body) as response:
             lines = response.iter_lines()
             next(lines)
@@ -90,109 +103,106 @@ def test_frozen_and_dead_core(artifact: Path) -> None:
         assert [memory[f"{part}rss_bytes"] for part in ("", "core_", "core_peak_")] == [None] * 3
 
 
-@pytest.mark.parametrize(("grace", "reason"), [("60", "length"), ("0", "abort")])
-def test_sigterm(artifact: Path, grace: str, reason: str) -> None:
-    with boot(artifact, "--grace-s", grace) as server:
+@pytest.mark.parametrize(("grace", "tokens", "reason"), [("200", 3000, "length"), ("0", 30_000, "abort")])
+def test_sigterm(endless: Path, grace: str, tokens: int, reason: str) -> None:
+    with boot(endless, "--grace-s", grace, **LASTING) as server:
         found: list[list[dict[str, object]]] = []
         begun = threading.Event()
 
         def read() -> None:
-            body = {"model": MODEL, "prompt": "x", "max_tokens": 400, "stream": True, "ignore_eos": True}
-            with httpx.stream("POST", f"http://127.0.0.1:{server.port}/v1/completions", json=body, timeout=60) as r:
+            body = {"model": MODEL, "prompt": "x", "max_tokens": tokens, "stream": True, "ignore_eos": True}
+            with httpx.stream("POST", f"http://127.0.0.1:{server.port}/v1/completions", json=body, timeout=240) as r:
                 begun.set()
                 found.append(events(r))
 
         thread = threading.Thread(target=read)
         thread.start()
-        assert begun.wait(30)
+        assert begun.wait(240)
         health = server.http.get("/health")
         assert health.status_code == 200
         server.process.send_signal(signal.SIGTERM)
         if reason == "length":
             until(lambda: server.http.get("/health").status_code == 503)
             assert server.complete("x").status_code == 503
-        thread.join(60)
+        thread.join(240)
         (last,) = [c for c in found[0] if c["choices"][0]["finish_reason"]]  # type: ignore[index]
         assert last["choices"][0]["finish_reason"] == reason  # type: ignore[index]
         if reason == "abort":
             assert last["choices"][0]["stop_reason"] == "the server is shutting down"  # type: ignore[index]
-        assert server.process.wait(30) == 0
+        assert server.process.wait(240) == 0
         until(lambda: gone(server.core_pid))
 
 
-def test_an_answer_that_a_shutdown_cuts_off_is_no_success(artifact: Path) -> None:
+def test_an_answer_that_a_shutdown_cuts_off_is_no_success(endless: Path) -> None:
     """One whole answer has begun; another, and a stream, have not."""
-    with boot(artifact, "--grace-s", "0") as server:
+    with boot(endless, "--grace-s", "0", **LASTING) as server:
         found: list[httpx.Response] = []
 
         def ask(n: int, stream: bool) -> None:
-            body = {"model": MODEL, "prompt": "x", "n": n, "max_tokens": 500, "ignore_eos": True, "stream": stream}
-            found.append(httpx.post(f"http://127.0.0.1:{server.port}/v1/completions", json=body, timeout=60))
+            body = {"model": MODEL, "prompt": "x", "n": n, "stream": stream, **ENDLESS}
+            found.append(httpx.post(f"http://127.0.0.1:{server.port}/v1/completions", json=body, timeout=240))
 
-        threads = [threading.Thread(target=ask, args=about) for about in ((16, False), (1, False), (1, True))]
+        threads = [threading.Thread(target=ask, args=about) for about in ((2, False), (1, False), (1, True))]
         threads[0].start()
         until(lambda: server.metric("generation_tokens_total") > 0)
-        os.kill(server.core_pid, signal.SIGSTOP)
-        for thread in threads[1:]:
-            thread.start()
-        until(lambda: server.metric("connections") == 4)  # with this test's own
-        time.sleep(0.2)  # for the last two to be handed over, though nothing depends on it
-        server.process.send_signal(signal.SIGTERM)
-        until(lambda: server.http.get("/health").status_code == 503)
-        os.kill(server.core_pid, signal.SIGCONT)
+        with halted(server):
+            for thread in threads[1:]:
+                thread.start()
+            until(lambda: server.metric("connections") == 4)  # with this test's own
+            time.sleep(0.2)  # for the last two to be handed over, though nothing depends on it
+            server.process.send_signal(signal.SIGTERM)
+            until(lambda: draining(server))
         for thread in threads:
-            thread.join(60)
+            thread.join(240)
         assert [r.status_code for r in found] == [503] * 3
         assert all("the server is shutting down" in r.json()["error"]["message"] for r in found)
 
 
-def test_a_second_signal_waits_for_nobody(artifact: Path) -> None:
-    with boot(artifact, "--grace-s", "600") as server:
-        body = {"model": MODEL, "prompt": "x", "max_tokens": 500, "n": 16, "stream": True, "ignore_eos": True}
-        with httpx.stream("POST", f"http://127.0.0.1:{server.port}/v1/completions", json=body, timeout=60) as r:
+def test_a_second_signal_waits_for_nobody(endless: Path) -> None:
+    with boot(endless, "--grace-s", "600", **LASTING) as server:
+        body = {"model": MODEL, "prompt": "x", "stream": True, **ENDLESS}
+        with httpx.stream("POST", f"http://127.0.0.1:{server.port}/v1/completions", json=body, timeout=240) as r:
             next(r.iter_lines())
             os.kill(server.core_pid, signal.SIGSTOP)  # so that the request cannot come to its end
             server.process.send_signal(signal.SIGTERM)
             until(lambda: server.http.get("/health").status_code == 503)
             assert server.process.poll() is None
             server.process.send_signal(signal.SIGTERM)
-            assert server.process.wait(30) == 0
+            assert server.process.wait(240) == 0
         until(lambda: gone(server.core_pid))
 
 
-def test_whoever_waits_for_a_core_that_stands_still_is_told_at_the_end(artifact: Path) -> None:
-    with boot(artifact, "--grace-s", "0") as server:
+def test_whoever_waits_for_a_core_that_stands_still_is_told_at_the_end(endless: Path) -> None:
+    with boot(endless, "--grace-s", "0", **LASTING) as server:
         found: list[httpx.Response] = []
-        thread = threading.Thread(target=lambda: found.append(server.complete("x", max_tokens=500)))
-        os.kill(server.core_pid, signal.SIGSTOP)
+        thread = threading.Thread(target=lambda: found.append(server.complete("x", **ENDLESS)))
         thread.start()
-        time.sleep(0.5)  # it is with the core
+        until(lambda: server.metric("num_requests_running") == 1)  # it is with the core
+        os.kill(server.core_pid, signal.SIGSTOP)
         server.process.send_signal(signal.SIGTERM)
-        thread.join(30)
+        thread.join(240)
         assert found[0].status_code == 503
         assert "has not ended this request in time" in found[0].json()["error"]["message"]
-        assert server.process.wait(30) == 0
+        assert server.process.wait(240) == 0
         until(lambda: gone(server.core_pid))
 
 
-def test_logs_of_all_that_happened(artifact: Path, tmp_path: Path) -> None:
+def test_logs_of_all_that_happened(endless: Path, tmp_path: Path) -> None:
     """Steps and requests on one clock; refused, cut off and abandoned requests have rows as well."""
-    with boot(artifact, "--log-dir", str(tmp_path / "logs")) as server:
+    with boot(endless, "--log-dir", str(tmp_path / "logs"), **LASTING) as server:
         origin = server.http.get("/steps").json()["origin_at"]
         server.complete("done" * 10, max_tokens=5, n=2)
         server.complete("A", max_tokens=50, logit_bias={"65": 100}, stop="AAA")
         server.http.post("/v1/completions", content=b"{")
-        server.complete("y" * 600)
-        body = {"model": MODEL, "prompt": "left", "max_tokens": 500, "stream": True, "ignore_eos": True}
+        server.complete("y" * 40_000)
+        body = {"model": MODEL, "prompt": "left", "stream": True, **ENDLESS}
         with server.http.stream("POST", "/v1/completions", json=body) as response:
             next(response.iter_lines())
-            os.kill(server.core_pid, signal.SIGSTOP)  # so that this one still runs
             server.complete("z", n=20)  # with it, more than there is room for
-            os.kill(server.core_pid, signal.SIGCONT)
         until(lambda: server.metric("num_requests_running") == 0)
         kept = server.http.get("/steps").json()["rows"]
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(30) == 0
+        assert server.process.wait(240) == 0
     steps, requests = (pl.read_parquet(tmp_path / "logs" / f"{kind}-00000.parquet") for kind in ("steps", "requests"))
     assert steps.to_dicts() == kept
     assert pl.read_parquet_metadata(tmp_path / "logs" / "requests-00000.parquet")["origin_at"] == origin
@@ -211,14 +221,14 @@ def test_logs_of_all_that_happened(artifact: Path, tmp_path: Path) -> None:
         None,
         None,
     )
-    assert (long["http_status"], long["refusal"], long["prompt_tokens"]) == (400, "too_long", 600)
+    assert (long["http_status"], long["refusal"], long["prompt_tokens"]) == (400, "too_long", 40_000)
     assert (crowd["http_status"], crowd["refusal"]) == (429, "queue_full")
     assert (left["finish_reason"], left["http_status"], left["stream"]) == ("abort", 200, True)
-    assert 0 < left["output_tokens"] < 500
+    assert 0 < left["output_tokens"] < 30_000
     assert left["decode_s"] > 0
     during = steps.filter(pl.col("start_s").is_between(first["received_s"], first["ended_s"]))
     assert during["prefill_tokens"].sum() == 40  # the clocks agree
-    assert abs(requests["received_at"].dt.epoch("s")[0] - time.time()) < 120
+    assert abs(requests["received_at"].dt.epoch("s")[0] - time.time()) < 3600
 
 
 def test_a_log_directory_that_cannot_be(artifact: Path, tmp_path: Path) -> None:
@@ -231,5 +241,5 @@ def test_end_of_stdin_ends_both(artifact: Path) -> None:
         assert isinstance(server, Booted)
         assert server.process.stdin is not None
         server.process.stdin.close()
-        assert server.process.wait(15) == 0
+        assert server.process.wait(240) == 0
         until(lambda: gone(server.core_pid))

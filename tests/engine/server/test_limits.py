@@ -11,9 +11,21 @@ from typing import Any
 
 import pytest
 
-from tests.engine.server.booted import MODEL, Booted, boot, command, refused, until
+from tests.engine.server.booted import (
+    MODEL,
+    Booted,
+    boot,
+    choices_ended,
+    command,
+    cut_short,
+    halted,
+    idle,
+    refused,
+    until,
+)
 
-LIMITS = {"header-timeout-s": 0.5, "body-timeout-s": 0.5, "idle-timeout-s": 1, "write-timeout-s": 0.5}
+# As short as they may be where a paused test must not run into them before it has asked anything.
+LIMITS = {"header-timeout-s": 2, "body-timeout-s": 0.5, "idle-timeout-s": 4, "write-timeout-s": 2}
 HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -29,7 +41,7 @@ def connect(server: Booted, *, receive_bytes: int | None = None) -> socket.socke
     sock = socket.socket()
     if receive_bytes:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-    sock.settimeout(20)
+    sock.settimeout(240)
     sock.connect(("127.0.0.1", server.port))
     return sock
 
@@ -78,7 +90,7 @@ def test_headers_that_do_not_end(limited: Booted) -> None:
     before = ended(limited, "header_timeout")
     with connect(limited) as sock:
         sock.sendall(b"GET /health HTTP/1.1\r\n")
-        for i in range(40):  # a byte now and then buys no time
+        for i in range(100):  # a byte now and then buys no time
             try:
                 sock.sendall(f"X-{i}: y\r\n".encode())
             except OSError:
@@ -86,7 +98,7 @@ def test_headers_that_do_not_end(limited: Booted) -> None:
             time.sleep(0.05)
         status, body = answer(rest(sock))
     assert (status, body["error"]["type"]) == (408, "timeout_error")
-    assert "no complete headers after 0.5 s" in body["error"]["message"]
+    assert "no complete headers after 2 s" in body["error"]["message"]
     assert ended(limited, "header_timeout") == before + 1
 
 
@@ -128,34 +140,35 @@ def test_a_body_that_is_not_awaited_and_does_not_end(limited: Booted) -> None:
         assert answer(rest(sock))[0] == 404
 
 
-def test_a_body_that_is_not_awaited_does_not_end_the_connection(limited: Booted) -> None:
-    with connect(limited) as sock:
+def test_a_body_that_is_not_awaited_does_not_end_the_connection(server: Booted) -> None:
+    with connect(server) as sock:
         sock.sendall(b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         assert one_answer(sock)[0] == 404
         sock.sendall(b" " * 99)
         sock.sendall(HEALTH)
         assert one_answer(sock)[0] == 200
-        assert rest(sock) == b""  # idle, then closed
+        sock.shutdown(socket.SHUT_WR)
+        assert rest(sock) == b""
 
 
 @pytest.mark.parametrize(
     "garbage", [b"\x16\x03\x01\x02\x00\x01\x00", b"hello\r\n\r\n", b"GET /\x00 HTTP/1.1\r\n\r\n", b"A" * 100_000]
 )
-def test_what_is_no_http(limited: Booted, garbage: bytes) -> None:
-    with connect(limited) as sock:
+def test_what_is_no_http(server: Booted, garbage: bytes) -> None:
+    with connect(server) as sock:
         sock.sendall(garbage + b"\r\n\r\n")
         status, body = answer(rest(sock))
     assert (status, body["error"]["type"]) == (400, "invalid_request_error")
 
 
-def test_a_broken_chunk_in_a_body(limited: Booted) -> None:
-    with connect(limited) as sock:
+def test_a_broken_chunk_in_a_body(server: Booted) -> None:
+    with connect(server) as sock:
         sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\nzz\r\n")
         assert answer(rest(sock))[0] == 400
 
 
-def test_requests_that_are_sent_ahead_are_answered_in_turn(limited: Booted) -> None:
-    with connect(limited) as sock:
+def test_requests_that_are_sent_ahead_are_answered_in_turn(server: Booted) -> None:
+    with connect(server) as sock:
         sock.sendall(ask() + ask(prompt="abcd") + HEALTH + b"no http\r\n\r\n")
         raw = rest(sock)
     assert raw.count(b"HTTP/1.1 200") == 3
@@ -163,24 +176,26 @@ def test_requests_that_are_sent_ahead_are_answered_in_turn(limited: Booted) -> N
     assert raw.count(b"HTTP/1.1 400") == 1
 
 
-def test_one_that_sends_ahead_and_leaves_is_noticed(limited: Booted) -> None:
-    before = limited.metric("generation_tokens_total")
-    with connect(limited) as sock:
-        sock.sendall(ask(max_tokens=500) + HEALTH)
-        until(lambda: limited.metric("num_requests_running") == 1)
-        sock.sendall(HEALTH)
-    until(lambda: limited.metric("num_requests_running") == 0)
-    assert limited.metric("generation_tokens_total") - before < 500
+def test_one_that_sends_ahead_and_leaves_is_noticed(server: Booted) -> None:
+    def leave() -> None:
+        before = choices_ended(server)
+        with connect(server) as sock:
+            sock.sendall(ask(max_tokens=500) + HEALTH)
+            until(lambda: server.metric("num_requests_running") == 1 or choices_ended(server) > before)
+            sock.sendall(HEALTH)
+
+    cut_short(server, leave, 1, 500)
 
 
-def test_too_much_that_is_sent_ahead(limited: Booted) -> None:
-    with connect(limited) as sock:
+def test_too_much_that_is_sent_ahead(server: Booted) -> None:
+    before = ended(server, "pipelined")
+    with halted(server), connect(server) as sock:
         sock.sendall(ask(max_tokens=500))
-        until(lambda: limited.metric("num_requests_running") == 1)
+        assert server.http.get("/health").status_code == 200  # asked later, so that the first has been read
         with pytest.raises(OSError):
             sock.sendall(b"x" * 2**26)
-    until(lambda: limited.metric("num_requests_running") == 0)
-    assert ended(limited, "pipelined") == 1
+    idle(server)
+    assert ended(server, "pipelined") == before + 1
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -202,7 +217,7 @@ def test_a_client_that_reads_slowly_gets_all(limited: Booted) -> None:
             part = sock.recv(65536)
             assert part
             found += part
-            if time.monotonic() - began < 2:
+            if time.monotonic() - began < 1.5 * LIMITS["write-timeout-s"]:
                 time.sleep(0.1)
     assert found.count(b'"finish_reason":"length"') == 16
     assert ended(limited, "write_timeout") == before
@@ -210,31 +225,30 @@ def test_a_client_that_reads_slowly_gets_all(limited: Booted) -> None:
 
 def test_idle_connections_make_place_and_others_are_told(limited: Booted) -> None:
     limited.http.close()  # its connection would be one more
-    idle = connect(limited)
-    idle.sendall(HEALTH)
-    assert one_answer(idle)[0] == 200
-    busy = [connect(limited) for _ in range(5)]
-    for sock in busy:
-        sock.sendall(ask(max_tokens=500, stream=True))
-        sock.recv(1)
-    late = connect(limited)
-    late.sendall(HEALTH)
-    assert one_answer(late)[0] == 200  # in the place of the idle one
-    assert rest(idle) == b""
-    late.sendall(ask(max_tokens=500, stream=True))
-    late.recv(1)
-    with connect(limited) as refused_one:
-        raw = rest(refused_one)
+    with halted(limited):  # no answer ends meanwhile
+        between = connect(limited)
+        between.sendall(HEALTH)
+        assert one_answer(between)[0] == 200
+        busy = [connect(limited) for _ in range(5)]
+        for sock in busy:
+            sock.sendall(ask(max_tokens=500, stream=True))
+        late = connect(limited)
+        late.sendall(HEALTH)
+        assert one_answer(late)[0] == 200  # in the place of the idle one
+        assert rest(between) == b""
+        late.sendall(ask(max_tokens=500, stream=True))
+        with connect(limited) as refused_one:
+            raw = rest(refused_one)
     status, body = answer(raw)
     assert status == 503
     assert b"retry-after: 1" in raw.lower()
     assert "6 connections are open, the server takes 6" in body["error"]["message"]
-    for sock in (*busy, late, idle):
+    for sock in (*busy, late, between):
         sock.close()
-    limited.http = type(limited.http)(base_url=f"http://127.0.0.1:{limited.port}", timeout=60)
-    until(lambda: limited.metric("num_requests_running") == 0)
+    limited.http = type(limited.http)(base_url=f"http://127.0.0.1:{limited.port}", timeout=240)
+    idle(limited)
     assert ended(limited, "too_many") == 1
-    assert limited.metric("connections") == 1
+    until(lambda: limited.metric("connections") == 1)
 
 
 @pytest.mark.parametrize("option", ["--header-timeout-s", "--max-connections"])

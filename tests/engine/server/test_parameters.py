@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,7 @@ import torch
 from engine.server.neutral import NEUTRAL, described
 from engine.server.schemas import ChatBody, CompletionBody
 from engine.text import TextCodec
-from tests.engine.server.booted import MODEL, Booted
+from tests.engine.server.booted import MODEL, TRIES, Booted, halted, idle, until
 from tests.tiny import EOS_ID
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -143,17 +140,30 @@ def test_the_lower_priority_runs_sooner(server: Booted, path: str) -> None:
         assert ask(server, at, ignore_eos=True, **body).status_code == 200
         ended.append(name)
 
-    os.kill(server.core_pid, signal.SIGSTOP)  # until all are there
-    with ThreadPoolExecutor(3) as pool:
-        asked = [pool.submit(run, "crowd", COMPLETIONS, prompt=["crowd"] * 16, max_tokens=80)]  # takes all slots
-        for name, priority, length in (("late", 2**31 - 1, 1), ("soon", -(2**31), 40)):
-            time.sleep(0.3)
-            asked.append(pool.submit(run, name, path, max_tokens=length, priority=priority))
-        time.sleep(0.3)
-        os.kill(server.core_pid, signal.SIGCONT)
-        for a in asked:
-            a.result()
-    assert ended.index("soon") < ended.index("late")  # which came first and is shorter
+    def with_the_core() -> int:
+        """Choices that it has, as one is told who asks for more than there is room for."""
+        refused = ask(server, COMPLETIONS, n=20)
+        assert refused.status_code == 429
+        return int(refused.json()["error"]["message"].split()[0])
+
+    for _ in range(TRIES):  # until the crowd is halted before its end
+        idle(server)
+        ended.clear()
+        with ThreadPoolExecutor(3) as pool:
+            crowd = pool.submit(run, "crowd", COMPLETIONS, prompt=["crowd"] * 16, max_tokens=480)  # takes all slots
+            until(lambda: server.metric("num_requests_running") == 16 or crowd.done())  # noqa: B023
+            with halted(server):
+                if server.metric("num_requests_running") < 16:
+                    continue
+                late = pool.submit(run, "late", path, max_tokens=1, priority=2**31 - 1)
+                until(lambda: with_the_core() == 17)
+                soon = pool.submit(run, "soon", path, max_tokens=40, priority=-(2**31))
+                until(lambda: with_the_core() == 18)
+            for asked in (crowd, late, soon):
+                asked.result()
+        assert ended.index("soon") < ended.index("late")  # which came first and is shorter
+        return
+    raise AssertionError(f"in none of {TRIES} tries all slots were taken")
 
 
 def test_each_choice_ends_once(server: Booted) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ import httpx
 import pytest
 
 from engine.server.app import MAX_BODY_BYTES
-from tests.engine.server.booted import MODEL, Booted, boot, command, refused, until
+from tests.engine.server.booted import MODEL, Booted, boot, command, halted, refused, until
 from tests.tiny import make_tiny_artifact
 
 LIMIT_GIB = 0.01
@@ -129,17 +127,14 @@ def test_without_the_option_references_are_refused(server: Booted) -> None:
 
 def test_a_client_that_goes_ends_its_requests(scoring: Booted, directory: Path) -> None:
     before = scoring.metric('request_success_total{finished_reason="abort"}')
-    os.kill(scoring.core_pid, signal.SIGSTOP)
-    try:
+    with halted(scoring):
         with pytest.raises(httpx.ReadTimeout):
             scoring.http.post(
                 "/score",
                 json={"model": MODEL, "prompt": [f"gone {i}" for i in range(12)], "store": "gone"},
-                timeout=1.5,
+                timeout=4,
             )
         until(lambda: scoring.metric('request_success_total{finished_reason="abort"}') == before + 12)
-    finally:
-        os.kill(scoring.core_pid, signal.SIGCONT)
     until(lambda: scoring.metric("num_requests_running") == scoring.metric("num_requests_waiting") == 0)
     assert data(scoring, prompt="still serves")
     assert not [p for p in directory.rglob("*") if p.is_file() and p.suffix != ".safetensors"], "a half written file"

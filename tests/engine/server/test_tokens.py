@@ -18,7 +18,9 @@ def post(server: Booted, path: str, **body: Any) -> Any:
     return reply.json()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 @given(st.text(CHARACTERS, max_size=40) | st.just("<|im_end|> and <|im_start|>"))
 def test_round_trip(server: Booted, text: str) -> None:
     found = post(server, "/tokenize", prompt=text, return_token_strs=True)

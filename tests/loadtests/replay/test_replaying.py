@@ -21,7 +21,7 @@ ROWS = [(0.1 * i, BLOCK * (1 + i % 3), 2 + i % 4, [0, 1 + i % 2, 3 + i % 5][: 1 
 def profile(folder: Path, file: str, **arrivals: object) -> Profile:
     replay = {"kind": "replay", "file": file, "rate_factor": 2, "context_tokens": 4096} | arrivals
     value = {
-        "name": "again", "kind": "custom", "drain_s": 5, "output": {"fixed_by": "ignore_eos"},
+        "name": "again", "kind": "custom", "drain_s": 240, "output": {"fixed_by": "ignore_eos"},
         "stages": [{"name": "s", "warmup_s": 0.2, "duration_s": 0.3, "arrivals": replay}],
     }  # fmt: skip
     return Profile.model_validate(value, context={"folder": folder})
@@ -34,7 +34,7 @@ def test_a_trace_is_sent_as_it_was_recorded_and_its_records_are_a_trace(tmp_path
     with mock_server() as server:
         driver = Driver(again, Endpoint(server.url), "mock", 1)
         driver.start()
-        assert driver.done.wait(30)
+        assert driver.done.wait(240)
         bodies = [seen.body for seen in server.seen]
     write_run(tmp_path / "run", driver.rows(), driver.info())
     records, info = read_run(tmp_path / "run")

@@ -50,7 +50,9 @@ def test_at_a_rate_of_ones_own(tmp_path: Path, per_s: float) -> None:
     assert scaling.recorded_per_s * scaling.rate_factor == pytest.approx(per_s)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@settings(
+    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture], max_examples=25
+)
 @given(
     st.lists(st.tuples(st.integers(1, 9000), st.integers(1, 900)), min_size=3, max_size=40),
     st.floats(0.05, 1),

@@ -26,7 +26,7 @@ def body(tokens: int = 5, prompt: str = "one two") -> dict[str, Any]:
 
 def chat(sim: Simulated, tokens: int = 5, prompt: str = "one two") -> httpx.Response:
     headers = {"X-Request-Id": f"mine-{prompt}"}
-    return HTTP.post(f"{sim.url}/v1/chat/completions", json=body(tokens, prompt), headers=headers, timeout=60)
+    return HTTP.post(f"{sim.url}/v1/chat/completions", json=body(tokens, prompt), headers=headers, timeout=240)
 
 
 def test_truth_says_what_was_planned_and_what_was_sent(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_truth_says_what_was_planned_and_what_was_sent(tmp_path: Path) -> None:
 
 
 def test_slots_queue_and_refusal(tmp_path: Path) -> None:
-    scenario = Scenario(ttft_ms=2000, slots=1, queue=1)  # all three are there before the first is answered
+    scenario = Scenario(ttft_ms=3000, slots=1, queue=1)  # all three are there before the first is answered
     with simulator(scenario, tmp_path) as sim, ThreadPoolExecutor(3) as pool:
         answers = list(pool.map(lambda i: chat(sim, 2, f"p{i}"), range(3)))
         truths = sim.truth()

@@ -109,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
                 print("fake: out of luck, ending", file=sys.stderr, flush=True)
                 os._exit(7)
             if fake.gate is not None:
-                fake.gate.wait(20)
+                fake.gate.wait(240)
             asked = body["messages"][-1]["content"] if "messages" in body else ""
             if scripted:
                 self._send(scripted[0], {"error": {"message": f"scripted {scripted[0]}"}}, scripted[1])

@@ -86,12 +86,14 @@ def test_ending_early_or_printing_is_no_pass(program: str) -> None:
 
 
 @isolated
-def test_an_endless_loop_ends() -> None:
+def test_an_endless_loop_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "_WALL_SLACK_S", 240.0)  # a busy machine may give it little of the CPU
     assert why("def f():\n    while True: pass", cpu_s=1) == "used more than 1 s of CPU"
 
 
 @isolated
-def test_a_loop_that_refuses_the_signal_ends_too() -> None:
+def test_a_loop_that_refuses_the_signal_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "_WALL_SLACK_S", 240.0)
     program = "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\ndef f():\n    while True: pass"
     assert why(program, cpu_s=1) == "used more than 1 s of CPU"
 
@@ -246,7 +248,7 @@ def test_when_the_stage_is_killed_its_sandboxes_end(own_jail: Path) -> None:
     assert stage.stdout
     assert stage.stdout.readline() == "go\n"
     jailed: list[psutil.Process] = []
-    for _ in range(400):  # launcher, guard, worker
+    for _ in range(12_000):  # launcher, guard, worker
         jailed = [p for p in _processes_of(own_jail) if p.pid != stage.pid]
         if len(jailed) == 3:
             break
@@ -255,7 +257,7 @@ def test_when_the_stage_is_killed_its_sandboxes_end(own_jail: Path) -> None:
     stage.send_signal(signal.SIGKILL)
     stage.wait()
     stage.stdout.close()
-    gone, alive = psutil.wait_procs(jailed, timeout=20)
+    gone, alive = psutil.wait_procs(jailed, timeout=240)
     assert not alive
     assert len(gone) == 3
 

@@ -79,7 +79,7 @@ def serve_process(monkeypatch: pytest.MonkeyPatch, **fake: Any) -> None:
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, text=True,
             )  # fmt: skip
         try:
-            yield Server(process, f"http://127.0.0.1:{_wait_ready(process, 'm', log, 30)}", "m", log)
+            yield Server(process, f"http://127.0.0.1:{_wait_ready(process, 'm', log, 240)}", "m", log)
         finally:
             _end(process)
             assert process.stdout
@@ -204,11 +204,11 @@ def test_killed_in_the_middle_it_resumes(project: Path) -> None:
         argv = [sys.executable, "-c", code]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         killed = subprocess.Popen(argv, cwd=project, env={**environment, "KILL_AT": "10"}, stderr=subprocess.DEVNULL)
-        assert killed.wait(60) == -signal.SIGKILL
+        assert killed.wait(240) == -signal.SIGKILL
         assert not (project / "results/bf16").exists()
         asked = len(fake.requests)
         assert 10 <= asked < 40
-        subprocess.run(argv, cwd=project, env=environment, check=True, timeout=60, stderr=subprocess.DEVNULL)
+        subprocess.run(argv, cwd=project, env=environment, check=True, timeout=240, stderr=subprocess.DEVNULL)
     outcome, rows = read_results(project, "bf16")
     assert len(rows) == 40
     assert outcome["usage"]["answers_reused"] >= 9

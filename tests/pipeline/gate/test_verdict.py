@@ -163,7 +163,9 @@ def test_a_stale_or_broken_verdict_is_undecided(run: Path, change: Callable[[Pat
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 def test_a_verdict_with_a_key_missing_never_crashes(run: Path, data: st.DataObject) -> None:
     value = judged() if not VERDICT.is_file() else json.loads((run / "kept.json").read_text())
     (run / "kept.json").write_text(json.dumps(value))

@@ -39,7 +39,7 @@ def visit(page: Path, tmp: Path) -> tuple[str, list[str], list[str]]:
         "--dump-dom",
         page.as_uri(),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     log = json.loads(net.read_text())
     asked = [str(e["params"]["url"]) for e in log["events"] if "url" in e.get("params", {})]
     mine = [u for u in asked if re.match(r"(https?|wss?)://", u) and "google" not in u]

@@ -14,7 +14,7 @@ def stage(folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pipeline.report"]
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
     return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False
     )
 
 

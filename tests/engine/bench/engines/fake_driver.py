@@ -14,7 +14,7 @@ def main(fault: str) -> None:
     if fault == "dies early":
         sys.exit("cannot find my model")
     if fault == "never ready":
-        time.sleep(60)
+        time.sleep(3600)
     print(json.dumps({"ready": True, "engine": "fake", "version": "1", "weights": "none", "rss_bytes": 1}), flush=True)
     for number, line in enumerate(sys.stdin):
         requests = json.loads(line)["requests"]
@@ -29,7 +29,7 @@ def main(fault: str) -> None:
                 case "dies":
                     sys.exit("out of luck")
                 case "hangs":
-                    time.sleep(60)
+                    time.sleep(3600)
                 case "garbage":
                     print("loading shards: 100 %", flush=True)
                 case "refuses":

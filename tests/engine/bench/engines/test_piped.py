@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,10 +26,10 @@ def engine(request: pytest.FixtureRequest) -> Iterator[PipedEngine]:
 
 
 def test_a_driver_is_believed_about_its_times(engine: PipedEngine) -> None:
-    facts = engine.start(30)
+    facts = engine.start(240)
     assert (facts.engine, facts.version, facts.weights, facts.arithmetic) == ("fake", "1", "none", None)
     for _ in range(2):
-        run = engine.run(WORKLOAD, 30)
+        run = engine.run(WORKLOAD, 240)
         assert run.token_s == [pytest.approx([0.001 * (k + 1) for k in range(n)]) for n in (4, 6)]
         assert run.tokens == [[7] * 4, [7] * 6]
         assert run.output_tokens == 10
@@ -55,10 +54,10 @@ def test_a_driver_is_believed_about_its_times(engine: PipedEngine) -> None:
     indirect=["engine"],
 )
 def test_what_a_driver_does_wrong_is_said(engine: PipedEngine, message: str) -> None:
-    engine.start(30)
-    engine.run(WORKLOAD, 30)
+    engine.start(240)
+    engine.run(WORKLOAD, 240)
     with pytest.raises(EngineError) as raised:
-        engine.run(WORKLOAD, 0.5 if "after 0.5" in message else 30)
+        engine.run(WORKLOAD, 0.5 if "after 0.5" in message else 240)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -73,7 +72,7 @@ def test_what_a_driver_does_wrong_is_said(engine: PipedEngine, message: str) -> 
 )
 def test_a_driver_that_does_not_start(engine: PipedEngine, message: str) -> None:
     with pytest.raises(EngineError, match=message):
-        engine.start(0.5 if "after" in message else 30)
+        engine.start(0.5 if "after" in message else 240)
 
 
 def test_no_such_command() -> None:
@@ -83,24 +82,22 @@ def test_no_such_command() -> None:
 
 @pytest.mark.parametrize("engine", ["hangs"], indirect=True)
 def test_nothing_outlives_the_end(engine: PipedEngine) -> None:
-    engine.start(30)
+    engine.start(240)
     (child,) = [p for p in psutil.Process().children() if str(DRIVER) in p.cmdline()]
-    engine.run(WORKLOAD, 30)
+    engine.run(WORKLOAD, 240)
     with pytest.raises(EngineError):
         engine.run(WORKLOAD, 0.2)
-    began = time.monotonic()
     engine.stop()
     engine.stop()
-    assert time.monotonic() - began < 10
-    assert not child.is_running()
+    assert not child.is_running()  # it would go on for an hour
 
 
 def test_work_larger_than_a_pipe_does_not_hold_up_the_limit() -> None:
     """More than the 64 KiB that a pipe takes, to a driver that reads nothing."""
-    silent = 'import time; print(\'{"ready": true, "engine": "x"}\', flush=True); time.sleep(60)'
+    silent = 'import time; print(\'{"ready": true, "engine": "x"}\', flush=True); time.sleep(3600)'
     engine = PipedEngine("deaf", "peer", [sys.executable, "-c", silent])
     try:
-        engine.start(30)
+        engine.start(240)
         with pytest.raises(EngineError, match=r"no answer to big after 0\.5 s"):
             engine.run(Workload("big", [Job([123456] * 50_000, 1)]), 0.5)
     finally:
