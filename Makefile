@@ -7,13 +7,22 @@ PORT   ?= 8000
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed-$(TORCH)
 
-.PHONY: trial test lint serve clean setup lock
+.PHONY: trial test test-engine test-others lint serve clean setup lock
 
 trial: $(STAMP)
 	@$(BIN)/python -m pipeline.trial
 
+# The tests of the engine and all others, each in a process of its own beside the other: most of them keep one core busy.
+# The kernels are built first, with both cores, so that neither waits for a build of the other.
 test: lint
-	$(BIN)/python -m pytest
+	@$(BIN)/python -c 'from engine.kernels.cpu.compile import load; load()'
+	@$(MAKE) --no-print-directory --jobs 2 --keep-going test-engine test-others
+
+test-engine: $(STAMP)
+	$(BIN)/python -m pytest -o cache_dir=.pytest_cache/engine --durations 40 tests/engine
+
+test-others: $(STAMP)
+	$(BIN)/python -m pytest -o cache_dir=.pytest_cache/others --durations 40 --ignore tests/engine
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

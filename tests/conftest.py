@@ -29,17 +29,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Both options hold for this process: for what it computes itself, not for servers that it starts."""
+    from engine.kernels.cpu import compile as compiler
+
+    compiler.BUILD_LIMIT_S = 1800  # a busy machine may take long, and checks on every lane take the compiler minutes
     isa, flags = config.getoption("--isa"), config.getoption("--kernel-flags")
     if isa == "auto" and not flags:
         return
     from engine.isa import isa_features, target_of
-    from engine.kernels.cpu import compile as compiler
 
     if target := target_of(isa, isa_features()):
         compiler.target_flag = lambda: target
     if flags:
         compiler.FLAGS += f" {flags}"
-        compiler.BUILD_LIMIT_S = 1800  # checks on every lane take the compiler minutes
         os.environ.pop(
             "LD_PRELOAD", None
         )  # a sanitizer's library is in this process, and none of the compiler's business

@@ -48,7 +48,7 @@ def _change(project: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def _shorten(raw: dict[str, Any]) -> None:
-    raw["tiers"] = ["bf16", "int8", "int4-g64"]
+    raw["tiers"] = ["bf16", "int8"]
     raw["load"]["profile"] = "smoke"
     raw["evaluation"]["items"] = 2
 
@@ -88,7 +88,7 @@ def _wait_until_none(project: Path) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("stage", ["quantize@int8", "evaluate@bf16", "loadtest@bf16"])
+@pytest.mark.parametrize("stage", ["quantize@int8", "loadtest@bf16"])  # alone, and with a server and Locust below it
 def test_killed_in_a_stage_it_leaves_no_process_behind(project: Path, stage: str) -> None:
     """SIGKILL to DVC in the middle of a stage; the next test starts again and completes."""
     log = project / f"killed-{stage}.log"
@@ -119,7 +119,7 @@ def test_from_source_to_a_verdict(project: Path) -> None:
     shown = done.stdout + done.stderr
     verdict = json.loads((project / "reports/verdict.json").read_text()) if done.returncode < 3 else None
     assert verdict is not None, shown
-    assert set(verdict["tiers"]) == {"bf16", "int8", "int4-g64"}
+    assert set(verdict["tiers"]) == {"bf16", "int8"}
     assert done.returncode == {"ship": 0, "hold": 1, "undecided": 2}[verdict["verdict"]], shown
     assert verdict["verdict"] == "undecided", "two items a scenario and a smoke profile decide nothing"
     assert verdict["verdict"] in done.stdout.lower()
@@ -133,7 +133,7 @@ def test_from_source_to_a_verdict(project: Path) -> None:
         assert loaded["header"]["engine"] == evaluated["header"]["engine"]
     page = (project / "reports/scorecard.html").read_text()
     assert 10_000 < len(page) < 3_000_000
-    assert "int4-g64" in page
+    assert "int8" in page
     note = json.loads((project / "reports/stages/evaluate@int8.json").read_text())
     assert note["peak_rss_bytes"] < 4 * 1024**3
     _wait_until_none(project)
@@ -146,15 +146,15 @@ def test_a_second_run_has_nothing_to_do(project: Path) -> None:
 
 
 def test_one_tiers_parameter_reruns_that_tier_only(project: Path) -> None:
-    _change(project, lambda raw: raw["quantization"]["int4-g64"].update(symmetric=True))
+    _change(project, lambda raw: raw["quantization"]["int8"].update(smoothing=0.5))
     status = _trial(project, "repro", "--dry", module="dvc")
     assert status.returncode == 0, status.stderr
     rerun = set(_stages_run(status.stdout))
-    assert "quantize@int4-g64" in rerun
+    assert "quantize@int8" in rerun
     assert rerun <= {
-        "quantize@int4-g64", "plan@int4-g64", "evaluate@int4-g64", "loadtest@int4-g64", "gate", "scorecard",
+        "quantize@int8", "plan@int8", "evaluate@int8", "loadtest@int8", "gate", "scorecard",
     }  # fmt: skip
-    _change(project, lambda raw: raw["quantization"]["int4-g64"].update(symmetric=False))
+    _change(project, lambda raw: raw["quantization"]["int8"].update(smoothing=0.65))
 
 
 def test_dvc_shows_metrics_and_plots(project: Path) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FORMATS = {"engine.artifact", "engine.config", "engine.ledger"}  # the part of the engine that the pipeline may know
+# The part of the engine that the pipeline may know: what lies on disk, and a port for a child.
+FORMATS = {"engine.artifact", "engine.config", "engine.ledger", "engine.ports"}
 
 
 def _name(path: Path) -> str:

@@ -48,8 +48,6 @@ def exact(items: Iterable[Item]) -> list[str]:
 
 def reworded(items: Sequence[Item]) -> list[str]:
     """Pairs that say the same in other words; equal wording is left to :func:`exact`."""
-    from datasketch import MinHashLSH
-
     found: list[str] = []
     groups: dict[str, list[tuple[Item, frozenset[str]]]] = defaultdict(list)
     for item, words in zip(items, own_words(items), strict=True):
@@ -58,7 +56,7 @@ def reworded(items: Sequence[Item]) -> list[str]:
     for group in groups.values():
         if len(group) < 2:
             continue
-        index = MinHashLSH(threshold=ALIKE, num_perm=PERMUTATIONS)
+        index = leaks.index_of(ALIKE, PERMUTATIONS)
         for n, (item, mine) in enumerate(group):
             sketch = leaks.minhash(mine, PERMUTATIONS)
             for key in sorted(index.query(sketch)):

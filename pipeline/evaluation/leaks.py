@@ -161,10 +161,8 @@ def ngrams(items: Iterable[Text], others: Iterable[Text], n: int = NGRAM) -> lis
 
 def near_duplicates(items: Iterable[Text], others: Iterable[Text], threshold: float = SIMILAR) -> list[Overlap]:
     """Items with a passage that is nearly one of another text; one overlap per pair, its most similar passage."""
-    from datasketch import MinHashLSH
-
     passages: dict[tuple[int, str], tuple[Text, frozenset[str]]] = {}
-    indexes = {size: MinHashLSH(threshold=threshold, num_perm=PERMUTATIONS) for size in PASSAGES}
+    indexes = {size: index_of(threshold) for size in PASSAGES}
     for o, other in enumerate(others):
         for size in PASSAGES:
             for n, passage in enumerate(_windows(other.words, size, size // 3)):
@@ -203,6 +201,22 @@ def _windows(values: tuple[str, ...], size: int, stride: int) -> list[tuple[str,
         return []
     starts = [*range(0, last, stride), last]
     return [values[i : i + size] for i in starts]
+
+
+@cache
+def _bands(threshold: float, permutations: int) -> tuple[int, int]:
+    """Bands and rows of an index. Found once: the library integrates numerically for it, for each index anew."""
+    from datasketch import MinHashLSH
+
+    made = MinHashLSH(threshold=threshold, num_perm=permutations)
+    return made.b, made.r
+
+
+def index_of(threshold: float, permutations: int = PERMUTATIONS) -> Any:
+    """An empty index of sketches, asked for those that are likely as similar as ``threshold``."""
+    from datasketch import MinHashLSH
+
+    return MinHashLSH(num_perm=permutations, params=_bands(threshold, permutations))
 
 
 @cache

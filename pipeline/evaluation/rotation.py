@@ -93,9 +93,7 @@ def cleaned(requests: Iterable[Logged], dropped: Counter[str]) -> list[Logged]:
 
 def unlike(requests: Sequence[Logged], items: Iterable[Item], dropped: Counter[str]) -> list[Logged]:
     """Requests that repeat neither an item nor an earlier request of the log, word for word or nearly."""
-    from datasketch import MinHashLSH
-
-    index = MinHashLSH(threshold=ALIKE, num_perm=PERMUTATIONS)
+    index = leaks.index_of(ALIKE, PERMUTATIONS)
     known: dict[str, frozenset[str]] = {}
 
     def near(words: tuple[str, ...]) -> bool:

@@ -172,7 +172,8 @@ async def run(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
             write_timeout_s=OPTIONS["write-timeout-s"],
         )
         storm = Storm(sea, await undisturbed(sea))
-        await fill(sea)
+        if not arguments.ignore_growth:
+            await fill(sea)
         warm_up_s = WARM_UP_SHARE * arguments.seconds
         quiet_s = 0.0 if arguments.ignore_growth else SEGMENT_AGE_S + 2  # rows of the logs in memory are no growth
         await storm.blow(warm_up_s, arguments.wild, arguments.calm)

@@ -15,10 +15,10 @@ ERROR = b'{"error": {"message": "why", "type": "rate_limit_error", "code": 429}}
 
 
 @pytest.mark.slow
-def test_twenty_seconds_of_storm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_twelve_seconds_of_storm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     artifact = make_tiny_artifact(tmp_path / "artifact")
     config = {"compute_dtype": "float32", "threads": 1, "kv_pool_bytes": 600_000}
-    options = ["--seconds", "20", "--ignore-growth", "--seed", "1", "--config-json", json.dumps(config)]
+    options = ["--seconds", "12", "--ignore-growth", "--seed", "1", "--config-json", json.dumps(config)]
     code = main(["--artifact", str(artifact), *options, "--keep", str(tmp_path / "kept")])
     summary = json.loads(capsys.readouterr().out)
     assert summary["wrong"] == {"count": 0, "first": []}

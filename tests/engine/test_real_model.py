@@ -108,8 +108,9 @@ def test_bfloat16_error_is_at_most_that_of_transformers(
     assert torch.cat(ours).mean().sqrt() <= 1.5 * torch.cat(theirs).mean().sqrt()
 
 
-def test_sixteen_at_once_are_sixteen_alone(real_tier: Path, prompts: list[list[int]]) -> None:
-    runner = runner_of(real_tier, "auto")
+def test_sixteen_at_once_are_sixteen_alone(real_model_dir: Path, prompts: list[list[int]]) -> None:
+    """In every quantised scheme as well: tests/engine/test_same_bytes_real.py, among more neighbours."""
+    runner = runner_of(real_model_dir, "auto")
     chosen = prompts[:6] + prompts[10:15] + prompts[20:25]
     together = greedy(runner, chosen)
     assert [greedy(runner, [prompt])[0] for prompt in chosen] == together
