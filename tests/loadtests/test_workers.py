@@ -14,13 +14,12 @@ from typing import Any
 
 import yaml
 
-import loadtests
 from engine.ports import free_port
 from loadtests.output import read_run
 from loadtests.simulator.process import simulator
 from loadtests.simulator.scenario import Scenario
 
-LOCUST = [sys.executable, "-m", "locust", "-f", str(Path(loadtests.__file__).with_name("locustfile.py"))]
+LOCUST = [sys.executable, "-m", "locust", "-f", str(Path(__file__).with_name("patient_locustfile.py"))]
 
 
 def profile(tmp_path: Path, duration_s: float) -> Path:

@@ -21,6 +21,7 @@ from engine.artifact import ArtifactError, read_manifest
 from loadtests.output import read_run
 from pipeline.errors import SeatrialError
 from pipeline.load import __main__ as load_main
+from pipeline.load import child as child_module
 from pipeline.load import measure as measuring
 from pipeline.load.measure import Target, foreign, measure
 from pipeline.provenance import Header
@@ -162,6 +163,8 @@ def test_a_foreign_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    patient = [*child_module._LOCUST[:-1], str(ROOT / "tests/loadtests/patient_locustfile.py")]
+    monkeypatch.setattr(child_module, "_LOCUST", patient)
     with mock_server(Reply(first_s=0.01)) as server:
         line = ["--tier", "mine", "--base-url", server.url, "--profile", profile(tmp_path), "--workers", "2"]
         run_stage(monkeypatch, *line)
