@@ -40,7 +40,8 @@ def test_port_taken(artifact: Path) -> None:
     [
         ("port", "99999", "expected at most 65535"), ("port", "-1", "expected 0 or more"),
         ("host", "", "--host is empty"), ("idle-timeout-s", "inf", "not without end"),
-        ("header-timeout-s", "nan", "expected more than 0"), ("max-connections", "0", "expected more than 0"),
+        ("header-timeout-s", "nan", "expected more than 0"), ("header-timeout-s", "0", "expected more than 0"),
+        ("max-connections", "0", "expected more than 0"),
         ("grace-s", "nan", "expected 0 or more"), ("grace-s", "-1", "expected 0 or more"),
         ("heartbeat-timeout-s", "0.5", "expected more than 0.5"), ("log-max-mib", "0", "expected more than 0"),
         ("reference-limit-gib", "inf", "not without end"),

@@ -16,11 +16,9 @@ from tests.engine.server.booted import (
     Booted,
     boot,
     choices_ended,
-    command,
     cut_short,
     halted,
     idle,
-    refused,
     until,
 )
 
@@ -249,8 +247,3 @@ def test_idle_connections_make_place_and_others_are_told(limited: Booted) -> Non
     idle(limited)
     assert ended(limited, "too_many") == 1
     until(lambda: limited.metric("connections") == 1)
-
-
-@pytest.mark.parametrize("option", ["--header-timeout-s", "--max-connections"])
-def test_limits_are_above_nothing(artifact: Path, option: str) -> None:
-    assert f"{option} is 0" in refused([*command(artifact), option, "0"])

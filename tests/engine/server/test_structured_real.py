@@ -72,11 +72,13 @@ def test_every_output_matches(real: Booted, temperature: float) -> None:
         found = answers(real, False, response_format=form, **sampling)
         for text in found:
             jsonschema.validate(json.loads(text), schema)
-        assert answers(real, True, response_format=form, **sampling) == found
+        if temperature == 0:
+            assert answers(real, True, response_format=form, **sampling) == found
     for regex in EXPRESSIONS:
         found = answers(real, False, structured_outputs={"regex": regex}, **sampling)
         assert all(re.fullmatch(regex, text) for text in found), found
-        assert answers(real, True, structured_outputs={"regex": regex}, **sampling) == found
+        if temperature == 0:
+            assert answers(real, True, structured_outputs={"regex": regex}, **sampling) == found
 
 
 def test_any_object(real: Booted) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -323,9 +321,17 @@ def test_a_weight_that_is_not_finite_is_named(base: Path, tmp_path: Path) -> Non
 # ---- the command
 
 
-def start(root: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "pipeline.quantize", "--tier", "awq"]
-    return subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+def command(root: Path, *before: str) -> subprocess.CompletedProcess[str]:
+    """``pipeline.quantize --tier awq`` in a process of its own, after the lines ``before``."""
+    lines = ["import os, sys", *before, "from pipeline.quantize.__main__ import main", "main()"]
+    argv = [sys.executable, "-c", "\n".join(lines), "--tier", "awq"]
+    return subprocess.run(argv, cwd=root, stderr=subprocess.PIPE, text=True, timeout=500)
+
+
+KILLED_AFTER_A_LAYER = [
+    "from pipeline.quantize import layerwise",
+    "layerwise._read_kept = lambda path: os.kill(os.getpid(), 9)",  # what follows when a layer has been kept
+]
 
 
 def test_the_command_completes_after_sigkill(base: Path, tmp_path: Path) -> None:
@@ -340,18 +346,12 @@ def test_the_command_completes_after_sigkill(base: Path, tmp_path: Path) -> None
             "candidate: int8", "candidate: awq"
         )
     )
-    process = start(tmp_path)
-    deadline = time.monotonic() + 120
-    while not list((tmp_path / ".seatrial/work").rglob("layer-00000.safetensors")):
-        assert process.poll() is None or process.returncode == 0, process.stderr and process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    process = start(tmp_path)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    assert "quantize@awq layers: 3/3" in err
+    killed = command(tmp_path, *KILLED_AFTER_A_LAYER)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert len(list((tmp_path / ".seatrial/work").rglob("layer-*.safetensors"))) == 1
+    done = command(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "quantize@awq layers: 3/3" in done.stderr
     manifest: Manifest = verify(tmp_path / "artifacts/awq")
     direct = verify(make(AWQ, base, tmp_path / "direct", "awq"))
     assert manifest.digest == direct.digest
