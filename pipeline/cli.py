@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -13,6 +13,7 @@ import typer
 
 from pipeline.errors import SeatrialError
 from pipeline.load import commands as load_commands
+from pipeline.project import commands as project_commands
 from pipeline.release import commands as release_commands
 
 app = typer.Typer(
@@ -23,6 +24,8 @@ app = typer.Typer(
     help="Regression-gated evaluation and release pipeline for language-model inference: ship, hold or undecided.",
     epilog="Exit codes of `seatrial trial` and `seatrial verdict`: 0 ship, 1 hold, 2 undecided, 3 something is wrong.",
 )
+
+Json = Annotated[bool, typer.Option("--json", help="The same as JSON.")]
 
 _STAGES = {
     "trial": ("pipeline.trial", "Run the whole graph (as `make trial`) and print the verdict."),
@@ -62,6 +65,9 @@ for _name, (_target, _help) in _STAGES.items():
 
 app.add_typer(load_commands.app, name="load")
 app.add_typer(release_commands.app, name="release")
+app.command()(project_commands.init)
+app.command()(project_commands.doctor)
+app.command()(project_commands.completion)
 
 
 @app.command(
@@ -124,13 +130,18 @@ def plan(
     max_model_len: Annotated[int, typer.Option(min=2)] = 2048,
     memory: Annotated[float | None, typer.Option(min=0.001, help="GiB; then also: how many requests fit.")] = None,
     max_num_seqs: Annotated[int, typer.Option(min=1)] = 256,
+    as_json: Json = False,
 ) -> None:
     """The memory ledger of an artifact, or of plain numbers: weights, activations, KV per token and in all."""
     from pipeline import plan as planning
     from pipeline.params import load_params
 
     if artifact is not None:
-        sources = {name: ctx.get_parameter_source(name) for name in ctx.params if name not in ("artifact", "measure")}
+        sources = {
+            name: ctx.get_parameter_source(name)
+            for name in ctx.params
+            if name not in ("artifact", "measure", "as_json")
+        }
         other = next((name for name, source in sources.items() if source and source.name == "COMMANDLINE"), None)
         if other is not None:
             raise SeatrialError(
@@ -140,11 +151,12 @@ def plan(
         config = load_params().engine
         shape, ledger, compute, kv = planning.plan_of_directory(artifact, config)
         rows = planning.rows_of(shape, ledger.weights_bytes, kv, ledger)
-        planning.show(f"{artifact} (computes in {compute})", rows)
+        tables: list[tuple[str, Sequence[tuple[str, ...]]]] = [(f"{artifact} (computes in {compute})", rows)]
         if measure:
             from pipeline.measure import compared, measure_directory
 
-            planning.show("planned and measured, in bytes", compared(ledger, measure_directory(artifact, config)))
+            tables.append(("planned and measured, in bytes", compared(ledger, measure_directory(artifact, config))))
+        planning.tell(tables, ledger, as_json=as_json)
         return
     if measure:
         raise SeatrialError("--measure boots an engine: give it --artifact DIR")
@@ -166,10 +178,8 @@ def plan(
         memory_bytes=None if memory is None else round(memory * 1024**3),
         max_num_seqs=max_num_seqs,
     )
-    planning.show(
-        f"{params:.3g} weights at {weight_bits:g} bits, {layers} layers, {hidden} wide, {shape.kv_heads} KV heads",
-        planning.rows_of(shape, weights, kv_dtype, numbers),
-    )
+    title = f"{params:.3g} weights at {weight_bits:g} bits, {layers} layers, {hidden} wide, {shape.kv_heads} KV heads"
+    planning.tell([(title, planning.rows_of(shape, weights, kv_dtype, numbers))], numbers, as_json=as_json)
 
 
 class _Answer(SystemExit):
@@ -179,12 +189,17 @@ class _Answer(SystemExit):
 @app.command()
 def verdict(
     file: Annotated[Path, typer.Option(help="The verdict to read.")] = Path("reports/verdict.json"),
+    as_json: Json = False,
 ) -> None:
     """Print the verdict; the exit code is 0 ship, 1 hold, 2 undecided."""
-    from pipeline.gate.verdict import verdict_exit_code
+    from pipeline.gate.verdict import EXIT_CODES, verdict_exit_code
 
     code, text = verdict_exit_code(file)
-    print(text)
+    if as_json:  # what holds today, which a stale file does not
+        word = next(w for w, c in EXIT_CODES.items() if c == code)
+        print(json.dumps({"schema_version": 1, "verdict": word, "exit_code": code, "text": text}, indent=2))
+    else:
+        print(text)
     raise _Answer(code)
 
 
@@ -207,13 +222,15 @@ def explain_policy(
 
 
 @app.command()
-def machine() -> None:
-    """Write the machine's fingerprint (.seatrial/machine.json), which measuring stages depend on, and print it."""
+def machine(as_json: Json = False) -> None:
+    """Write what stages depend on beside files, the machine's fingerprint and the code's digests (.seatrial/*.json)."""
+    from pipeline.project.code import write_code
     from pipeline.provenance import this_machine
     from pipeline.trial import write_machine
 
     write_machine()
-    print(this_machine().machine_class)
+    write_code()
+    print(this_machine().model_dump_json(indent=2) if as_json else this_machine().machine_class)
 
 
 def main() -> NoReturn:
@@ -224,7 +241,8 @@ def main() -> NoReturn:
 
 def _run() -> None:
     try:
-        app()
+        project_commands.answer_the_shell()
+        app(prog_name=project_commands.PROGRAM)  # also where it was started as a module: completion asks by this name
     except _Answer:
         raise
     except SystemExit as e:

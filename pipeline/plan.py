@@ -6,6 +6,7 @@ The arithmetic is ``engine.ledger``; this module feeds it and prints it.
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,17 @@ def show(title: str, rows: Sequence[tuple[str, ...]]) -> None:
     for row in rows:
         table.add_row(*row)
     Console().print(table)
+
+
+def tell(tables: Sequence[tuple[str, Sequence[tuple[str, ...]]]], ledger: Ledger | None, *, as_json: bool) -> None:
+    """Prints the tables, or them and the whole ledger in bytes as JSON."""
+    if as_json:
+        shown = [{"title": title, "rows": [list(r) for r in rows]} for title, rows in tables]
+        value = {"schema_version": 1, "ledger": None if ledger is None else ledger.model_dump(), "tables": shown}
+        print(json.dumps(value, indent=2))
+        return
+    for title, rows in tables:
+        show(title, rows)
 
 
 def plan_numbers(

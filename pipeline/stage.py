@@ -221,11 +221,13 @@ def _watched(s: Stage, note: bool) -> Iterator[Stage]:
 def run_main(main: Callable[[], None]) -> NoReturn:
     """Entry point of a stage module: a :class:`SeatrialError`, a full disk or Ctrl-C becomes one clear message."""
     from engine.artifact import ArtifactError
+    from pipeline.project.anchors import anchor_of
 
     try:
         main()
     except (SeatrialError, ArtifactError) as e:
-        say(f"error: {e}")
+        more = anchor_of(e)
+        say(f"error: {e}" + (f"\n(more on this: {more})" if more else ""))
         raise SystemExit(3) from None
     except OSError as e:
         if e.errno not in UNWRITABLE:

@@ -21,6 +21,7 @@ from pipeline.gate.policy import read_policy
 from pipeline.gate.verdict import VERDICT, verdict_exit_code
 from pipeline.params import load_params
 from pipeline.processes import die_with_parent
+from pipeline.project.code import write_code
 from pipeline.provenance import this_machine
 from pipeline.stage import run_main, say
 
@@ -92,6 +93,7 @@ def main() -> None:
     params = load_params()
     read_policy(params.gate, params.tiers)
     write_machine()
+    write_code()
     if dropped := drop_dead_locks():
         say(f"dropped {dropped} lock(s) of dead processes")
     code = repro(targets)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -40,6 +41,7 @@ def main() -> None:
     parser.add_argument("--quality", type=int, metavar="N", help="also compare answers to N items a scenario; 0: all")
     parser.add_argument("--lock", type=Path, default=LOCK, help="the lock file that names an environment")
     parser.add_argument("--out", type=Path, default=OUT, help=f"default: {OUT}")
+    parser.add_argument("--json", action="store_true", help="print ab.json instead of the table")
     args = parser.parse_args()
 
     params = load_params()
@@ -63,7 +65,7 @@ def main() -> None:
             value["quality"] = compare_answers(base, candidate, params, args.quality or None, args.out / "rounds", s)
         write_json(args.out / "ab.json", value)
         atomic_write(args.out / "ab.md", markdown(value))
-    print(markdown(value))
+    print(json.dumps(value, indent=2) if args.json else markdown(value))
     raise SystemExit(EXIT_CODES[value["verdict"]])
 
 

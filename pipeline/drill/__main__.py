@@ -10,6 +10,7 @@ Exit code 0 if every fault was caught, else 1.
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -30,6 +31,7 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="only faults that need no model")
     parser.add_argument("--only", action="append", default=[], metavar="ID", help="only this fault; may be repeated")
     parser.add_argument("--list", action="store_true", help="name the faults and end")
+    parser.add_argument("--json", action="store_true", help="with --list: as JSON; a drill leaves drill.json")
     parser.add_argument("--aa", type=int, metavar="N", help="compare this build with itself N times")
     parser.add_argument("--tier", help="whose artifact is served; default: release.candidate")
     parser.add_argument("--minutes", type=float, default=5, help="budget of one A/B within the drill")
@@ -46,7 +48,9 @@ def main() -> None:
         from pipeline.drill.engine import TABLE
 
         ids = [(f.id, f.part, f.what) for f in short] + [(x[0], x[1], x[2]) for x in TABLE]
-        print("\n".join(f"{id:20} {part:9} {what}" for id, part, what in ids))
+        rows = [dict(zip(("id", "part", "what"), x, strict=True)) for x in ids]
+        text = "\n".join(f"{id:20} {part:9} {what}" for id, part, what in ids)
+        print(json.dumps({"schema_version": 1, "faults": rows}, indent=2) if args.json else text)
         return
     with tempfile.TemporaryDirectory(prefix="seatrial-drill-") as folder:
         if args.short:

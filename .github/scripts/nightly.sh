@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# One of the nightly jobs, after setup.sh: soak, drill, aa or rotation.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+seatrial=.venv/bin/seatrial
+python=.venv/bin/python
+tier=$($python -c 'from pipeline.params import load_params; print(load_params().release.candidate)')
+
+build() {
+  $seatrial machine
+  $python -m dvc repro "quantize@$tier"
+}
+
+case "${1:-}" in
+  soak)
+    build
+    # Beside the trial's own results, which a run of another profile must not stand in for.
+    $seatrial loadtest --tier "$tier" --profile soak --out reports/soak
+    ;;
+  drill)
+    build
+    $seatrial drill
+    ;;
+  aa)
+    build
+    $seatrial drill --aa "${2:-1}"
+    ;;
+  rotation)
+    $python -m pipeline.checks.rotation --week "$(date -u +%G-W%V)"
+    ;;
+  *)
+    echo "usage: $0 soak | drill | aa [N] | rotation" >&2
+    exit 3
+    ;;
+esac

@@ -1,0 +1,77 @@
+"""Digests of the installed code, one a stage of the graph: in a project that `seatrial init` made, stages depend on
+these, where the graph of this repository names source folders. What a stage runs has changed when its digest has.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from engine.artifact import sha256_file
+from pipeline.files import write_json
+from pipeline.provenance import digest_of
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = Path(".seatrial/code.json")
+NOT_CODE = {"__pycache__", ".pytest_cache"}
+STAGES: dict[str, tuple[str, ...]] = {
+    "fetch": ("engine/artifact.py", "pipeline/fetch", "pipeline/weights.py"),
+    "quantize": ("engine/artifact.py", "pipeline/fetch/architectures.py", "pipeline/quantize", "pipeline/weights.py"),
+    "plan": ("engine/artifact.py", "engine/config.py", "engine/ledger.py", "pipeline/plan.py"),
+    "check_evalsets": ("pipeline/evaluation", "pipeline/quantize/calibration"),
+    "evaluate": ("engine", "pipeline/evaluation"),
+    "loadtest": (
+        "engine",
+        "loadtests",
+        "pipeline/gate/statistics/effective.py",
+        "pipeline/gate/statistics/several.py",
+        "pipeline/gate/statistics/shares.py",
+        "pipeline/load",
+    ),
+    "gate": (
+        "loadtests/quantiles.py",
+        "loadtests/records.py",
+        "pipeline/gate",
+        "pipeline/load/samples.py",
+        "pipeline/release",
+    ),
+    "scorecard": (
+        "loadtests/quantiles.py",
+        "loadtests/records.py",
+        "pipeline/gate/statistics",
+        "pipeline/load/figures.py",
+        "pipeline/load/intervals.py",
+        "pipeline/load/samples.py",
+        "pipeline/load/summary.py",
+        "pipeline/report",
+    ),
+}
+
+
+def code_digests(root: Path = ROOT) -> dict[str, str]:
+    """By the bytes of every file, as DVC counts a folder: reading syntax trees would take a trial seconds each time."""
+    of = cache(sha256_file)
+    return {
+        stage: digest_of([[p.relative_to(root).as_posix(), of(p)] for name in names for p in _files(root / name)])
+        for stage, names in STAGES.items()
+    }
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    found = (p for p in sorted(path.rglob("*")) if p.is_file() and p.suffix not in {".pyc", ".md"})
+    return [p for p in found if not NOT_CODE & set(p.parts)]
+
+
+def write_code(path: Path = CODE) -> None:
+    """Rewritten only when it differs, so that unchanged code changes nothing."""
+    now: dict[str, Any] = code_digests()
+    try:
+        if json.loads(path.read_text(encoding="utf-8")) == now:
+            return
+    except (OSError, ValueError):
+        pass
+    write_json(path, now)
