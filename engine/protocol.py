@@ -17,8 +17,6 @@ from __future__ import annotations
 import struct
 from typing import Any, BinaryIO, Literal, NamedTuple, cast
 
-import msgpack
-
 from engine.request import FinishReason, TokenLogprob
 
 HEARTBEAT_S = 0.5
@@ -83,11 +81,15 @@ class StepRow(NamedTuple):
 
 
 def encode(message: dict[str, Any]) -> bytes:
+    import msgpack  # here, so that a core in one process with who asks it needs no messages
+
     body = cast(bytes, msgpack.packb(message))
     return _LENGTH.pack(len(body)) + body
 
 
 def decode(body: bytes) -> dict[str, Any]:
+    import msgpack
+
     return cast(dict[str, Any], msgpack.unpackb(body, strict_map_key=False))
 
 

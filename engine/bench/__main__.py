@@ -14,6 +14,7 @@ COMMANDS = {
     "engine": "engine.bench.engine_command",
     "policies": "engine.bench.policies_command",
     "fit": "engine.bench.fit_command",
+    "kernels": "engine.bench.kernels_command",
 }
 
 

@@ -79,7 +79,7 @@ def main(arguments: argparse.Namespace) -> None:
     skipped = _skipped(arguments.skip, engines, chosen)
     rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else 5)
     check_writable(arguments.out)
-    ceiling_meter, no_ceilings = meter(available_cpus())
+    ceiling_meter, no_ceilings = meter(available_cpus(), contenders.device_of(arguments))
     measured = Measured()
     previous = signal.signal(signal.SIGTERM, _interrupted)
     try:

@@ -1,4 +1,5 @@
-"""What this machine can do at most: memory read bandwidth and arithmetic peaks, from csrc/ceilings.c.
+"""What this machine can do at most: memory read bandwidth and arithmetic peaks, from csrc/ceilings.c; with a device,
+its own.
 
 Measured between the engines in every round, because a shared machine is not the same from minute to minute.
 """
@@ -8,9 +9,11 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
+from engine.bench.gpu.clock import Clock
 from engine.kernels.cpu import compile as compiler
 from engine.kernels.errors import UnavailableError
 
@@ -29,6 +32,27 @@ class Ceilings:
 
     read_gb_per_s: float
     gops: dict[str, float]
+
+
+class Meter(Protocol):
+    """``names``: what stands behind each peak."""
+
+    names: dict[str, str]
+
+    def measure(self) -> Ceilings: ...
+
+
+class DeviceMeter:
+    """Of a CUDA device: a copy's bytes, read and written, and PyTorch's products."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.names = {"int8": "PyTorch's int8 product", "bf16": "PyTorch's bf16 product"}
+
+    def measure(self) -> Ceilings:
+        found = self._clock.ceilings()
+        peaks = {"int8": found.int8_tops, "bf16": found.bf16_tflops}
+        return Ceilings(found.copy_gb_per_s, {name: 1000 * v for name, v in peaks.items() if v is not None})
 
 
 class CeilingMeter:
@@ -72,9 +96,14 @@ class CeilingMeter:
         return float(self._ops[what] * turns * self.threads / best / 1e9)
 
 
-def meter(threads: int) -> tuple[CeilingMeter | None, str]:
+def meter(threads: int, backend: str = "cpu") -> tuple[Meter | None, str]:
     """And, without one, why."""
     try:
+        if backend == "cuda":
+            from engine.kernels.cuda.device import current
+
+            own = current()
+            return DeviceMeter(Clock(own.device, own.graphs)), ""
         return CeilingMeter(threads), ""
     except UnavailableError as e:
         return None, str(e)

@@ -31,6 +31,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--artifact", action="append", default=[], metavar="[NAME=]DIR", help="ours, in a process of its own, no HTTP"
     )
+    group.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        help="where ours and transformers run (default: as the engine settings say)",
+    )
     group.add_argument("--http", action="store_true", help="each --artifact also as `seatrial serve` has it, over HTTP")
     group.add_argument(
         "--set",
@@ -73,12 +78,14 @@ def contenders(arguments: argparse.Namespace) -> list[Engine]:
     ours = [_named(a, default=True) for a in arguments.artifact]
     named = [(name or read_manifest(Path(directory)).name, Path(directory)) for name, directory in ours]
     settings = _settings(arguments.set, [name for name, _ in named])
+    if arguments.device is not None:
+        settings[EVERY].setdefault("backend", arguments.device)
     engines: list[Engine] = []
     for name, directory in named:
         config = _config(arguments.config_json, settings[EVERY] | settings.get(name, {}))
         engines += _ours(name, directory, config, arguments.http)
     for given in arguments.transformers:
-        engines.append(_transformers(given, compute_threads(_config(arguments.config_json, settings[EVERY]))))
+        engines.append(_transformers(given, _config(arguments.config_json, settings[EVERY])))
     for text in arguments.against:
         name, target = _named(text)
         engines.append(_against(name, target))
@@ -152,7 +159,7 @@ def _ours(name: str, directory: Path, config: EngineConfig, http: bool) -> list[
     return engines
 
 
-def _transformers(given: list[str], threads: int) -> Engine:
+def _transformers(given: list[str], config: EngineConfig) -> Engine:
     directory, dtype, *rest = [*given, DTYPES[0]] if len(given) == 1 else given
     if dtype not in DTYPES or rest:
         raise BenchError(f"--transformers {' '.join(given)}, expected DIR and {' or '.join(DTYPES)}")
@@ -160,7 +167,9 @@ def _transformers(given: list[str], threads: int) -> Engine:
         raise BenchError(f"--transformers {directory} has no config.json; expected a Hugging Face model directory")
     command = [sys.executable, "-m", f"{DRIVERS}.generate", "--model", directory, "--dtype", dtype]
     return PipedEngine(
-        f"transformers {dtype}", "transformers generate, static batch", [*command, "--threads", str(threads)]
+        f"transformers {dtype}",
+        "transformers generate, static batch",
+        [*command, "--threads", str(compute_threads(config)), "--device", config.backend],
     )
 
 
@@ -178,6 +187,13 @@ def _split(name: str, command: str) -> list[str]:
         return shlex.split(command)
     except ValueError as e:
         raise BenchError(f"the command of {name} cannot be read: {e}") from e
+
+
+def device_of(arguments: argparse.Namespace) -> str:
+    """What ours and transformers compute on."""
+    of_all = [text for text in arguments.set if ":" not in text.partition("=")[0]]
+    asked = {} if arguments.device is None else {"backend": arguments.device}
+    return _config(arguments.config_json, asked | _settings(of_all, [])[EVERY]).backend
 
 
 def reference_of(engines: list[Engine]) -> str | None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from engine.bench.engines.ceilings import CeilingMeter, Ceilings
+from engine.bench.engines.ceilings import Ceilings, Meter
 from engine.bench.engines.engine import Engine, EngineError, Facts, Run
 from engine.bench.engines.figures import METRICS
 from engine.bench.engines.workloads import Workload
@@ -71,7 +71,7 @@ def measure(
     warm_up: int,
     limit_s: float,
     skipped: Collection[tuple[str, str]] = (),
-    meter: CeilingMeter | None = None,
+    meter: Meter | None = None,
 ) -> None:
     """Fills ``measured``. An engine that fails is ended and out; the rest goes on. ``skipped``: (engine, workload).
     An interrupt ends the rounds, not the command."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from engine.bench.errors import BenchError
 
@@ -101,9 +101,6 @@ class _Request(BaseModel):
     out: Annotated[int, Field(ge=1, strict=True)]
 
 
-_REQUESTS = TypeAdapter(Annotated[list[_Request], Field(min_length=1)])
-
-
 def read(path: Path) -> dict[str, Workload]:
     """
     Raises:
@@ -121,8 +118,11 @@ def read(path: Path) -> dict[str, Workload]:
 
 
 def _jobs(path: Path, name: str, value: Any) -> list[Job]:
+    from pydantic import TypeAdapter  # drawn workloads need none: see engine.bench.gpu
+
+    requests = TypeAdapter(Annotated[list[_Request], Field(min_length=1)])
     try:
-        found = _REQUESTS.validate_python(value if isinstance(value, list) else [value])
+        found = requests.validate_python(value if isinstance(value, list) else [value])
     except ValidationError as e:
         first = e.errors()[0]
         place = ".".join(map(str, first["loc"]))
