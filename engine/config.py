@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -14,6 +14,7 @@ KvDtype = Literal["auto", "bfloat16", "float32", "int8"]
 Batching = Literal["continuous", "static"]
 Prefill = Literal["mixed", "separate"]
 KvReservation = Literal["paged", "contiguous"]
+BF16_CAPABILITY = (8, 0)  # of a CUDA device
 
 
 class EngineConfig(BaseModel):
@@ -21,7 +22,9 @@ class EngineConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    backend: Backend = "cpu"
+    backend: Backend = Field(
+        "cpu", description="what computes; nothing but this makes a GPU be used. Also called device"
+    )
     isa: IsaLimit = Field(
         "auto", description="instructions that the C kernels may use, at most, to stand for another CPU; auto: all"
     )
@@ -58,6 +61,18 @@ class EngineConfig(BaseModel):
     )
     seed: int = 0
 
+    @model_validator(mode="before")
+    @classmethod
+    def _device_is_the_backend(cls, given: Any) -> Any:
+        """``device: cuda`` is what other engines call it."""
+        if not isinstance(given, dict) or "device" not in given:
+            return given
+        if "backend" in given and given["backend"] != given["device"]:
+            raise ValueError(
+                f"device is {given['device']!r} and backend is {given['backend']!r}; they are one setting: give one"
+            )
+        return {k: v for k, v in given.items() if k != "device"} | {"backend": given["device"]}
+
     @model_validator(mode="after")
     def _chunk_fits_budget(self) -> Self:
         if self.prefill_chunk_tokens > self.max_num_batched_tokens:
@@ -87,8 +102,11 @@ class EngineConfig(BaseModel):
         return self
 
 
-def resolve_dtypes(config: EngineConfig, isa: list[str]) -> tuple[str, str, str]:
-    """(compute dtype, KV dtype, reason) on a CPU with these features, as far as ``config.isa`` lets them be used.
+def resolve_dtypes(
+    config: EngineConfig, isa: list[str], capability: tuple[int, int] | None = None
+) -> tuple[str, str, str]:
+    """(compute dtype, KV dtype, reason) on a CPU with these features, as far as ``config.isa`` lets them be used, or on
+    a CUDA device of this compute capability (None: not known here, taken to be a current one).
 
     Without bf16 instructions bf16 would be widened to float32 for every product, so `auto` takes float32 there. Keys
     and values are read for each token that is drawn, at the speed of memory: `auto` keeps them in bf16 on every
@@ -97,7 +115,12 @@ def resolve_dtypes(config: EngineConfig, isa: list[str]) -> tuple[str, str, str]
     if config.compute_dtype != "auto":
         compute, reason = config.compute_dtype, "as requested"
     elif config.backend == "cuda":
-        compute, reason = "bfloat16", "cuda"
+        older = capability is not None and capability < BF16_CAPABILITY
+        compute, reason = (
+            ("float32", f"bf16 -> f32: compute capability {capability}, bf16 products need {BF16_CAPABILITY}")
+            if older
+            else ("bfloat16", "cuda")
+        )
     else:
         found = next((f for f in ("amx_bf16", "avx512_bf16") if f in within(config.isa, isa)), None)
         limit = "" if config.isa == "auto" else f" (isa limited to {config.isa})"

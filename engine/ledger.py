@@ -28,6 +28,7 @@ SLICE_ROWS = 32  # rows of logits that are computed for a scored prompt, normali
 PANEL, PANEL_SLICE = 32, 128  # output columns and inner values that csrc/products_float.c has at hand at once
 # csrc/attention.c: positions of a range; queries and rows of a tile; items a thread from which on ranges are not shared
 RANGE, TILE_QUERIES, TILE_ROWS, ITEMS_A_THREAD = 128, 96, 32, 6
+DEVICE_CHUNK, SPLIT_PROGRAMS = 256, 512  # of kernels/triton/launch.py: positions of a chunk; when they are split
 SLICE_COPIES = 3  # of a slice of prompt logits: themselves, their log-probabilities, the stored ones they are held to
 ROW_BYTES = 32  # for each token of the vocabulary while a row is drawn from or compared: four float64
 KV_SCALE_BYTES = {"int8": 4}  # of a token and KV head, for keys and for values; other dtypes have none
@@ -105,11 +106,14 @@ def kv_bytes_per_token(shape: ModelShape, kv_dtype: str) -> int:
 
 
 def activation_bytes(shape: ModelShape, config: EngineConfig, compute_dtype: str) -> int:
-    """What is alive beside weights and pool at the worst moment of the largest step, as kernels/cpu computes it.
+    """What is alive beside weights and pool at the worst moment of the largest step, as kernels/cpu computes it, or
+    kernels/cuda.
 
     The largest step has ``max_num_batched_tokens`` rows, the hidden states of all of them are wanted, and logits for
     ``max_num_seqs`` of them.
     """
+    if config.backend == "cuda":
+        return device_activation_bytes(shape, config, compute_dtype)
     rows, size = config.max_num_batched_tokens, DTYPE_BYTES[compute_dtype]
     hidden, inner, q = shape.hidden, shape.intermediate, shape.heads * shape.head_dim
     all_along = (
@@ -130,6 +134,27 @@ def activation_bytes(shape: ModelShape, config: EngineConfig, compute_dtype: str
         + ROW_BYTES * shape.vocab
     )
     return all_along + at_the_head
+
+
+def device_activation_bytes(shape: ModelShape, config: EngineConfig, compute_dtype: str) -> int:
+    """On a device every operation gives a new tensor, and one is freed when nothing needs it any more: the inputs and
+    the result of the widest operation are alive at once. Beside them stay the graphs of the decode steps: the same
+    for as many rows as there may be requests, and their inputs and outputs.
+    """
+    size, hidden, inner = DTYPE_BYTES[compute_dtype], shape.hidden, shape.intermediate
+    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    widest = size * max(
+        2 * hidden + 3 * (q + 2 * kv) + q,  # residual, normed; q k v, their rotated and contiguous copies; the output
+        3 * hidden + 3 * inner,  # residual, normed and the layer's output; gate and up, their product
+    )
+    steps = (config.max_num_batched_tokens + config.max_num_seqs) * (widest + 3 * 8)
+    logits = 2 * 2 * config.max_num_seqs * shape.vocab * 4  # eager and recorded; each with what argmax makes of them
+    slices = SLICE_ROWS * shape.vocab * 4 + config.max_num_batched_tokens * hidden * size  # of a scored prompt
+    tables = config.max_model_len * shape.rotary_tables * shape.head_dim * 4
+    chunks = -(-config.max_model_len // DEVICE_CHUNK)
+    split_rows = min(config.max_num_batched_tokens, SPLIT_PROGRAMS // shape.kv_heads)
+    splits = chunks * split_rows * shape.heads * (shape.head_dim + 2) * 4  # sums of the chunks of few queries
+    return steps + logits + slices + tables + splits
 
 
 def step_row_bytes(shape: ModelShape, compute_dtype: str) -> int:
@@ -174,6 +199,8 @@ def plan(shape: ModelShape, weights_bytes: int, config: EngineConfig, compute_dt
     per_token = kv_bytes_per_token(shape, kv_dtype)
     per_block = per_token * config.block_size
     live = activation_bytes(shape, config, compute_dtype)
+    if config.backend == "cuda":
+        live += per_block  # the scratch block, which padding of a recorded step writes to
     room = config.memory_limit_bytes - weights_bytes - live if config.kv_pool_bytes is None else config.kv_pool_bytes
     blocks_of_one = -(-config.max_model_len // config.block_size)
     num_blocks = min(max(room, 0) // per_block, blocks_of_one * config.max_num_seqs)

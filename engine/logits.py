@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from torch import Tensor, inference_mode
@@ -32,15 +32,31 @@ class LazyRows:
 
     def __getitem__(self, at: slice) -> Tensor:
         with inference_mode():
-            return self._head(self.hidden[at].contiguous())
+            return self._head(self.hidden[at].contiguous()).cpu()
+
+
+class OnHost:
+    """Logits that may lie on a device, brought to the host as a whole when the first of them is looked at."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self._logits = logits
+
+    def __getitem__(self, at: slice) -> Tensor:
+        self._logits = self._logits.cpu()
+        return self._logits[at]
 
 
 class DrawnRow:
     """The logits of one position, of which it is known where the largest is."""
 
-    def __init__(self, logits: Tensor, row: int, best: tuple[int, float]) -> None:
-        """``logits`` float32 [rows, vocab]; ``best``: the first token of the largest logit, which is NaN if any is."""
-        self._logits, self._row, self.best = logits, row, best
+    def __init__(self, logits: OnHost, row: int, best: Sequence[tuple[int, float]]) -> None:
+        """``logits`` float32 [rows, vocab]; ``best``: of each row the first token of the largest logit, which is NaN
+        if any is."""
+        self._logits, self._row, self._best = logits, row, best
+
+    @property
+    def best(self) -> tuple[int, float]:
+        return self._best[self._row]
 
     def __len__(self) -> int:
         return 1

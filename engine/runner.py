@@ -22,10 +22,11 @@ from engine.artifact import read_manifest
 from engine.batch import BatchEntry
 from engine.config import EngineConfig, resolve_dtypes
 from engine.isa import isa_features, reason_of, target_of, within
-from engine.kernels.interface import AttentionMeta, StepInput, StepOutput
-from engine.kernels.registry import select
-from engine.logits import DrawnRow, LazyRows, Rows
+from engine.kernels.interface import AttentionMeta, Kernels, StepInput, StepOutput, StepSizes
+from engine.kernels.registry import capability_of, select
+from engine.logits import DrawnRow, LazyRows, OnHost, Rows
 from engine.models.registry import load_model, read_config
+from engine.models.weights import Weights
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +40,11 @@ WANTED: dict[str, Callable[[BatchEntry], int]] = {  # last rows of an entry whos
 class ModelRunner:
     """One model on one backend. Not thread-safe: one thread calls it, the step loop."""
 
-    def __init__(self, artifact: Path, config: EngineConfig) -> None:
-        """Loads the weights and allocates the KV pool.
+    def __init__(
+        self, artifact: Path, config: EngineConfig, store: Weights | None = None, kernels: Kernels | None = None
+    ) -> None:
+        """Loads the weights, those of the artifact or of a ``store`` in their place, and allocates the KV pool.
+        ``kernels``: None: those that ``config`` asks for.
 
         Raises:
             ArtifactError: the artifact cannot be used, or does not fit the memory limit.
@@ -50,17 +54,20 @@ class ModelRunner:
         self.shape = ledger.ModelShape.of_config(hf_config)
         threads = ledger.compute_threads(config)
         isa = isa_features()
-        compute, kv, reason = resolve_dtypes(config, isa)
+        compute, kv, reason = resolve_dtypes(config, isa, None if kernels else capability_of(config.backend))
         target = target_of(config.isa, isa)
-        kernels, kernels_reason = select(config.backend, getattr(torch, compute), threads, target)
+        kernels_reason = "as given"
+        if kernels is None:
+            kernels, kernels_reason = select(config.backend, getattr(torch, compute), threads, target)
         torch.set_num_threads(kernels.torch_threads)
         kernels.pin_threads(config.pin_threads)
         config = ledger.served(config, hf_config)
+        config = config.model_copy(update={"memory_limit_bytes": kernels.grant(config.memory_limit_bytes)})
         self.max_model_len = config.max_model_len
         self.vocab_size = self.shape.vocab
         self.block_size = config.block_size
         with torch.inference_mode():
-            self.model = load_model(artifact, hf_config, manifest, kernels, self.max_model_len)
+            self.model = load_model(artifact, hf_config, manifest, kernels, self.max_model_len, store)
             planned = ledger.plan(self.shape, self.model.nbytes, config, compute, kv)
             self.num_blocks = planned.num_blocks
             self.caches = [
@@ -69,7 +76,11 @@ class ModelRunner:
                 )
                 for _ in range(self.shape.layers)
             ]
-            self._replay = kernels.record(self.model, self.caches, config.max_num_batched_tokens)
+            self._replay = kernels.record(
+                self.model,
+                self.caches,
+                StepSizes(config.max_num_batched_tokens, config.max_num_seqs, self.max_model_len),
+            )
         self._run = self._replay or self._run_plainly
         self.derived: dict[str, Any] = {
             "compute_dtype": compute,
@@ -82,14 +93,16 @@ class ModelRunner:
             "threads": threads,
             "max_model_len": self.max_model_len,
             "ledger": planned.model_dump(),
+            **({"device": about} if (about := kernels.about()) else {}),
         }
         log.info(
             "%s: %s, kernels/%s, %d threads, %d blocks", manifest.name, compute, kernels.name, threads, self.num_blocks
         )
 
     def memory(self) -> dict[str, int]:
-        """Bytes that are really allocated: the storages of the tensors."""
-        return {"weights_bytes": self.model.nbytes, "kv_pool_bytes": sum(cache.nbytes for cache in self.caches)}
+        """Bytes that are really allocated: the storages of the tensors, and what a device's allocator says."""
+        own = {"weights_bytes": self.model.nbytes, "kv_pool_bytes": sum(cache.nbytes for cache in self.caches)}
+        return own | self.model.kernels.memory_facts()
 
     def execute(self, batch: list[BatchEntry]) -> list[Rows | None]:
         """Computes the batch's tokens; logits of each entry's rows, None where none are wanted.
@@ -97,6 +110,7 @@ class ModelRunner:
         Writes keys and values of every token into its block. Each entry's result has the same bits in any batch.
 
         Raises:
+            MemoryError: a kernel or the device's allocator got none.
             ValueError: an entry without tokens, with a token or a position that does not exist, or a block table
                 too short (a fault of the scheduler, not of the user).
         """
@@ -104,7 +118,7 @@ class ModelRunner:
             return []
         for entry in batch:
             self._check(entry)
-        with torch.inference_mode():
+        with torch.inference_mode(), self.model.kernels.watched():
             return self._execute(batch)
 
     def _execute(self, batch: list[BatchEntry]) -> list[Rows | None]:
@@ -115,15 +129,16 @@ class ModelRunner:
             return self._scored_rows(batch, hidden)
         rows: list[Rows | None] = [None] * len(batch)
         if logits is not None:
+            there = OnHost(logits)
             for row, i in enumerate(i for i, entry in enumerate(batch) if entry.logits == "last"):
-                rows[i] = logits[row : row + 1] if best is None else DrawnRow(logits, row, best[row])
+                rows[i] = there[row : row + 1] if best is None else DrawnRow(there, row, best)
         return rows
 
     def _scored_rows(self, batch: list[BatchEntry], hidden: Tensor) -> list[Rows | None]:
         """Logits of the rows that are drawn from; those of the others, when somebody looks at them."""
         parts = hidden.split([WANTED[entry.logits](entry) for entry in batch])
         last = [part for entry, part in zip(batch, parts, strict=True) if entry.logits == "last"]
-        drawn = iter(self.model.logits(torch.cat(last)).split(1) if last else [])
+        drawn = iter(self.model.logits(torch.cat(last)).cpu().split(1) if last else [])
         rows: list[Rows | None] = []
         for entry, part in zip(batch, parts, strict=True):
             match entry.logits:
@@ -132,8 +147,12 @@ class ModelRunner:
                 case "last":
                     rows.append(next(drawn))
                 case "all":
-                    rows.append(LazyRows(part, self.model.logits))
+                    rows.append(LazyRows(part, self._logits))
         return rows
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        with self.model.kernels.watched():
+            return self.model.logits(hidden)
 
     def _run_plainly(self, step: StepInput, with_logits: bool) -> StepOutput:
         """What a replay does, one operation after the other."""
@@ -150,7 +169,8 @@ class ModelRunner:
         target is written: a source that lost its last holder in this step can be another's target."""
         if not pairs:
             return
-        sources, targets = (torch.tensor(side) for side in zip(*pairs, strict=True))
+        device = self.caches[0].k.device
+        sources, targets = (torch.tensor(side, device=device) for side in zip(*pairs, strict=True))
         with torch.inference_mode():
             for tensor in (t for cache in self.caches for t in cache.tensors):
                 tensor[targets] = tensor[sources]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +13,27 @@ from engine.kernels.interface import Activation, Heads, Kernels, KvCache, Packed
 
 
 class Composed:
-    """A base for backends; see engine.kernels.interface.Operations."""
+    """A base for backends; see engine.kernels.interface.Operations. They compute in the process's own memory, unless
+    they say otherwise."""
+
+    def place(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def grant(self, limit: int) -> int:
+        return limit
+
+    def watched(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def memory_facts(self) -> dict[str, int]:
+        return {}
+
+    def about(self) -> dict[str, Any]:
+        return {}
+
+    def best(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        token = logits.argmax(dim=1, keepdim=True)  # PyTorch takes NaN for larger than any number
+        return token[:, 0], logits.gather(1, token)[:, 0]
 
     def gated_linear(self: Kernels, x: Tensor, w: PackedLinear, activation: Activation) -> Tensor:
         return self.gated_mul(self.linear(x, w), activation)

@@ -9,8 +9,9 @@ a remainder loop that adds in another order, a quantisation scale taken over sev
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -82,6 +83,15 @@ class StepInput:
     slots: Tensor  # int64 [T], block * block_size + offset
     meta: AttentionMeta
     wanted: Tensor  # int64 [W], rising: the rows whose hidden states are wanted
+
+
+@dataclass(frozen=True)
+class StepSizes:
+    """The largest step that is to come."""
+
+    rows: int
+    requests: int  # that run at once, and so rows of logits
+    context: int  # tokens of the longest request
 
 
 @dataclass(frozen=True)
@@ -163,7 +173,7 @@ class Operations(Protocol):
 class StepOutput(NamedTuple):
     hidden: Tensor  # [W, hidden], normed, in the compute dtype
     logits: Tensor | None  # float32 [W, vocab], if they were asked for
-    best: list[tuple[int, float]] | None = None  # of each row of logits the first of its largest, where that is known
+    best: Sequence[tuple[int, float]] | None = None  # of each row of logits the first of its largest, where known
 
 
 class Model(Protocol):
@@ -177,7 +187,8 @@ class Model(Protocol):
 
 
 class Replay(Protocol):
-    """A model's step as a backend has prepared it: the bits of ``Model.run`` and ``logits`` on its kernels."""
+    """A model's step as a backend has prepared it: the bits of ``Model.run`` and ``logits`` on its kernels. The step's
+    tensors lie on the host; the output's lie where the kernels compute, and are good until the next step."""
 
     def __call__(self, step: StepInput, with_logits: bool) -> StepOutput: ...
 
@@ -215,9 +226,35 @@ class Kernels(Operations, Protocol):
         """
         ...
 
-    def record(self, model: Model, caches: Sequence[KvCache], rows: int) -> Replay | None:
-        """The model's step, prepared for up to ``rows`` rows (more are possible, and take more memory later); None:
-        this backend has nothing better than to run it one operation after the other.
+    def record(self, model: Model, caches: Sequence[KvCache], largest: StepSizes) -> Replay | None:
+        """The model's step, prepared for steps up to ``largest`` (more rows are possible, and take more memory
+        later); None: this backend has nothing better than to run it one operation after the other.
+        """
+        ...
+
+    def place(self, tensor: Tensor) -> Tensor:
+        """A tensor of the model that no product reads (a norm's weights, a table), where these kernels read it."""
+        ...
+
+    def grant(self, limit: int) -> int:
+        """What of a limit on memory, in bytes, there is for weights, activations and KV cache."""
+        ...
+
+    def watched(self) -> AbstractContextManager[None]:
+        """Within it, memory that runs out is a MemoryError that says what was asked for and what there was."""
+        ...
+
+    def memory_facts(self) -> dict[str, int]:
+        """Bytes that a device's own books have, by name; nothing on a CPU, whose memory is the process's."""
+        ...
+
+    def about(self) -> dict[str, Any]:
+        """What the kernels run on and how, beyond their name, once a step is recorded; JSON."""
+        ...
+
+    def best(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """float32 [W, vocab] -> (int64 [W], float32 [W]): the first of the largest of each row and its value, NaN
+        where the row has one.
         """
         ...
 

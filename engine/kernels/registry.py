@@ -26,9 +26,30 @@ def _reference(dtype: torch.dtype, threads: int, target: str | None) -> Kernels:
     return ReferenceKernels(dtype, threads)
 
 
-# For each config.backend, the kernels to try in order. The last one must always be available.
+def _cuda(dtype: torch.dtype, threads: int, target: str | None) -> Kernels:
+    from engine.kernels.cuda.device import current
+    from engine.kernels.cuda.kernels import CudaKernels
+
+    return CudaKernels(dtype, threads, current())
+
+
+def capability_of(backend: str) -> tuple[int, int] | None:
+    """Of the device that ``config.backend`` asks for; None for a CPU.
+
+    Raises:
+        UnavailableError: there is no such device here.
+    """
+    if backend != "cuda":
+        return None
+    from engine.kernels.cuda.device import capability
+
+    return capability()
+
+
+# For each config.backend, the kernels to try in order. With the last one missing the backend is.
 BACKENDS: dict[str, list[tuple[str, Callable[[torch.dtype, int, str | None], Kernels]]]] = {
     "cpu": [("cpu", _cpu), ("reference", _reference)],
+    "cuda": [("cuda", _cuda)],  # a user who asks for a GPU does not want to wait for a CPU
 }
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.artifact import GROUPED, WORD_VALUES, ArtifactError, LinearSpec, Manifest
 from engine.kernels.interface import Activation, Kernels, Operations, PackedLinear
-from engine.models.weights import TensorStore
+from engine.models.weights import Weights
 
 SUFFIXES = {
     "bf16": ["weight"],
@@ -42,7 +42,7 @@ class Linear:
     def load(
         cls,
         kernels: Kernels,
-        store: TensorStore,
+        store: Weights,
         manifest: Manifest,
         modules: list[str],
         bias: bool = False,
@@ -94,7 +94,7 @@ class _Stored:
     rows: int
 
 
-def _pack(kernels: Kernels, store: TensorStore, spec: LinearSpec | None, found: list[_Stored]) -> list[PackedLinear]:
+def _pack(kernels: Kernels, store: Weights, spec: LinearSpec | None, found: list[_Stored]) -> list[PackedLinear]:
     if len(found) > 1 and (spec is None or spec.scheme not in GROUPED or all(f.rows % 8 == 0 for f in found)):
         found = [_joined(store, found)]
     packed = []
@@ -106,7 +106,7 @@ def _pack(kernels: Kernels, store: TensorStore, spec: LinearSpec | None, found: 
     return packed
 
 
-def _joined(store: TensorStore, found: list[_Stored]) -> _Stored:
+def _joined(store: Weights, found: list[_Stored]) -> _Stored:
     """One module with the outputs of all, side by side."""
     name, rows = " + ".join(f.module for f in found), sum(f.rows for f in found)
     joined = {}
@@ -125,9 +125,7 @@ def _joined(store: TensorStore, found: list[_Stored]) -> _Stored:
     return _Stored(name, joined, torch.cat(own) if own else None, rows)
 
 
-def _read(
-    store: TensorStore, spec: LinearSpec | None, module: str, bias: bool, size: tuple[int, int] | None
-) -> _Stored:
+def _read(store: Weights, spec: LinearSpec | None, module: str, bias: bool, size: tuple[int, int] | None) -> _Stored:
     suffixes = list(SUFFIXES["bf16" if spec is None else spec.scheme])
     if spec is not None and spec.scheme in GROUPED and not spec.symmetric:
         suffixes.append("weight_zero_point")
@@ -153,7 +151,7 @@ def _read(
     return _Stored(module, tensors, _bias(store, module, rows, bias), rows)
 
 
-def _bias(store: TensorStore, module: str, rows: int, wanted: bool) -> Tensor | None:
+def _bias(store: Weights, module: str, rows: int, wanted: bool) -> Tensor | None:
     name = f"{module}.bias"
     if wanted:
         return store.get(name, rows).float()

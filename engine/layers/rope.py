@@ -143,7 +143,8 @@ class RotaryTable:
     A table and not a computation by step: a library's cosine may round otherwise in another place of a vector.
     """
 
-    def __init__(self, rope: Rope, positions: int) -> None:
+    def __init__(self, rope: Rope, positions: int, place: Callable[[Tensor], Tensor] = lambda table: table) -> None:
+        """``place``: brings a table to where it is read. It is computed on the host: the same bits everywhere."""
         frequencies, factor = rope.frequencies()
         angles = torch.arange(positions).float()[:, None] * frequencies
-        self.cos, self.sin = angles.cos() * factor, angles.sin() * factor
+        self.cos, self.sin = place(angles.cos() * factor), place(angles.sin() * factor)

@@ -19,7 +19,7 @@ from engine.layers.linear import Linear
 from engine.layers.mlp import GatedMlp
 from engine.layers.rope import RotaryTable
 from engine.models.description import Description
-from engine.models.weights import TensorStore
+from engine.models.weights import TensorStore, Weights
 
 LOGIT_ROWS = 64  # rows of the head's output held in the compute dtype at once
 
@@ -48,16 +48,25 @@ class Decoder:
     """
 
     def __init__(
-        self, directory: Path, description: Description, manifest: Manifest, kernels: Kernels, positions: int
+        self,
+        directory: Path,
+        description: Description,
+        manifest: Manifest,
+        kernels: Kernels,
+        positions: int,
+        store: Weights | None = None,
     ) -> None:
-        """
+        """``store``: of the weights; None: those in ``directory``.
+
         Raises:
             ArtifactError: weights missing, of the wrong form, or not of this description.
         """
         self.kernels, self.description, self.shape = kernels, description, description.shape
         self.eps = description.eps
-        store = TensorStore(directory)
-        tables = {rope: RotaryTable(rope, positions) for rope in {kind.rope for kind in description.layers}}
+        store = store or TensorStore(directory)
+        tables = {
+            rope: RotaryTable(rope, positions, kernels.place) for rope in {kind.rope for kind in description.layers}
+        }
 
         heads, kv_heads = self.shape.heads * self.shape.head_dim, self.shape.kv_heads * self.shape.head_dim
         hidden, wide = self.shape.hidden, self.shape.intermediate
@@ -70,7 +79,7 @@ class Decoder:
             weight = store.get(f"{name}.weight", size)
             if not weight.is_floating_point():
                 raise ArtifactError(f"{directory}: {name}.weight is {weight.dtype}; expected floating point")
-            return weight.float() + description.norm_offset
+            return kernels.place(weight.float() + description.norm_offset)
 
         def norm_if_named(at: str, name: str | None) -> Tensor | None:
             return None if name is None else norm(f"{at}.{name}")
@@ -147,7 +156,7 @@ class Decoder:
         """Normed hidden states [T, hidden] -> float32 [T, vocab]."""
         if hidden.shape[0] <= LOGIT_ROWS:
             return self.kernels.logits(hidden, self.head)
-        out = torch.empty(hidden.shape[0], self.shape.vocab)
+        out = torch.empty(hidden.shape[0], self.shape.vocab, device=hidden.device)
         for start in range(0, hidden.shape[0], LOGIT_ROWS):
             out[start : start + LOGIT_ROWS] = self.kernels.logits(hidden[start : start + LOGIT_ROWS], self.head)
         return out

@@ -13,6 +13,7 @@ from engine.models.decoder import Decoder
 from engine.models.description import Description
 from engine.models.families import gemma3, llama, mistral, qwen2, qwen3
 from engine.models.fields import Fields
+from engine.models.weights import Weights
 
 FAMILIES: dict[str, Callable[[Fields], Description]] = {
     "LlamaForCausalLM": llama.describe,
@@ -65,7 +66,12 @@ def describe(config: dict[str, Any]) -> Description:
 
 
 def load_model(
-    directory: Path, config: dict[str, Any], manifest: Manifest, kernels: Kernels, positions: int
+    directory: Path,
+    config: dict[str, Any],
+    manifest: Manifest,
+    kernels: Kernels,
+    positions: int,
+    store: Weights | None = None,
 ) -> Decoder:
-    """The model of an artifact with tables for ``positions`` positions."""
-    return Decoder(directory, describe(config), manifest, kernels, positions)
+    """The model of an artifact, or of these weights in its place, with tables for ``positions`` positions."""
+    return Decoder(directory, describe(config), manifest, kernels, positions, store)

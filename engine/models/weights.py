@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from engine.artifact import ArtifactError
 
 COMPUTED = ".rotary_emb.inv_freq"  # which old checkpoints store, and config.json gives
+
+
+class Weights(Protocol):
+    """Where a model's tensors come from. ``directory`` is what messages name."""
+
+    directory: Path
+
+    def __contains__(self, name: str) -> bool: ...
+    def get(self, name: str, *shape: int) -> Tensor: ...
+    def refuse_unread(self) -> None: ...
 
 
 class TensorStore:

@@ -30,7 +30,7 @@ from engine.kernels.cpu.pages import Arena, zeros
 from engine.kernels.cpu.products import GATES, W_BF16, W_F32, W_INT4, W_INT4A8, W_INT8, CpuLinear
 from engine.kernels.cpu.program import KV_KINDS, NO_WINDOW, Program, record
 from engine.kernels.errors import UnavailableError
-from engine.kernels.interface import Activation, AttentionMeta, KvCache, Model, PackedLinear
+from engine.kernels.interface import Activation, AttentionMeta, KvCache, Model, PackedLinear, StepSizes
 from engine.kernels.reference import packing
 from engine.kernels.reference.backend import quantise_rows_fp8
 
@@ -107,8 +107,8 @@ class CpuKernels(Composed):
                 f"pin_threads: compute threads cannot be bound to CPUs here ({os.strerror(error)}); set it to false"
             )
 
-    def record(self, model: Model, caches: Sequence[KvCache], rows: int) -> Program | None:
-        return None if self._one_by_one else record(self._c, self.dtype, self.threads, model, caches, rows)
+    def record(self, model: Model, caches: Sequence[KvCache], largest: StepSizes) -> Program | None:
+        return None if self._one_by_one else record(self._c, self.dtype, self.threads, model, caches, largest.rows)
 
     def embed(self, tokens: Tensor, w: PackedLinear, scale: float = 1.0) -> Tensor:
         columns = w.tensors["panels"][tokens // self._panel, :, tokens % self._panel]  # [T, K or pairs]

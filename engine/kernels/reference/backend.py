@@ -12,7 +12,7 @@ from torch import Tensor
 from engine.artifact import GROUPED, LinearSpec
 from engine.kernels.composed import Composed
 from engine.kernels.errors import UnavailableError
-from engine.kernels.interface import Activation, AttentionMeta, KvCache, Model, PackedLinear
+from engine.kernels.interface import Activation, AttentionMeta, KvCache, Model, PackedLinear, StepSizes
 from engine.kernels.reference import attention, packing
 from engine.kernels.reference.matmul import fused_multiply_add, row_tile, tiled_linear
 
@@ -98,7 +98,7 @@ class ReferenceKernels(Composed):
         if on:
             raise UnavailableError("pin_threads: PyTorch's threads cannot be bound to CPUs; set it to false")
 
-    def record(self, model: Model, caches: Sequence[KvCache], rows: int) -> None:
+    def record(self, model: Model, caches: Sequence[KvCache], largest: StepSizes) -> None:
         return None
 
     def embed(self, tokens: Tensor, w: PackedLinear, scale: float = 1.0) -> Tensor:

@@ -58,7 +58,7 @@ def check_shape(name: str, tensor: Tensor, *shape: int) -> None:
 
 def unpack_nibbles(words: Tensor) -> Tensor:
     """int32 [r, c/8] -> uint8 [r, c] in 0 ... 15, lowest bits first."""
-    shifts = torch.arange(0, 32, 4, dtype=torch.int32)
+    shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=words.device)
     return ((words[..., None] >> shifts) & 15).to(torch.uint8).flatten(1)
 
 
@@ -76,7 +76,7 @@ def unpack_w4a16(tensors: dict[str, Tensor], group_size: int | None) -> tuple[Te
     check_shape("weight_scale", scale, n, k // group_size)
     q = unpack_nibbles(packed)
     if "weight_zero_point" not in tensors:
-        return q, scale, torch.full((n, k // group_size), 8, dtype=torch.uint8)
+        return q, scale, torch.full((n, k // group_size), 8, dtype=torch.uint8, device=packed.device)
     words = check_dtype(tensors, "weight_zero_point", torch.int32)
     check_shape("weight_zero_point", words, n // 8, k // group_size)
     return q, scale, unpack_nibbles(words.t().contiguous()).t().contiguous()

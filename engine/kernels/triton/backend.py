@@ -19,6 +19,7 @@ from engine.kernels.interface import (
     Model,
     PackedLinear,
     StepInput,
+    StepSizes,
 )
 from engine.kernels.triton.jit import attention, heads, products, rows
 from engine.kernels.triton.launch import (
@@ -267,7 +268,7 @@ class TritonKernels(Composed):
         if on:
             raise UnavailableError("pin_threads: the kernels run on a device, not on threads; set it to false")
 
-    def record(self, model: Model, caches: Sequence[KvCache], rows: int) -> None:
+    def record(self, model: Model, caches: Sequence[KvCache], largest: StepSizes) -> None:
         return None
 
 

@@ -14,7 +14,7 @@ from engine.batch import BatchEntry
 from engine.config import EngineConfig
 from engine.kernels.cpu import CpuKernels
 from engine.kernels.cpu.program import Program
-from engine.kernels.interface import StepInput, StepOutput
+from engine.kernels.interface import StepInput, StepOutput, StepSizes
 from engine.layers.linear import Linear
 from engine.ledger import step_row_bytes
 from engine.runner import ModelRunner
@@ -102,7 +102,7 @@ def test_an_8_bit_head(tmp_path: Path) -> None:
         weight = torch.randint(-127, 128, (272, 64), generator=torch.Generator().manual_seed(0), dtype=torch.int8)
         stored = {"weight": weight, "weight_scale": torch.rand(272, 1, generator=torch.Generator().manual_seed(1))}
         runner.model.head = runner.model.kernels.pack_linear(stored, LinearSpec(pattern="*", scheme="w8a8"), None)
-    replay = recorded.model.kernels.record(recorded.model, recorded.caches, 64)
+    replay = recorded.model.kernels.record(recorded.model, recorded.caches, StepSizes(64, 16, 128))
     assert replay is not None
     recorded._run, plain._run = replay, plain._run_plainly
     for found, expected in zip(outputs(recorded), outputs(plain), strict=True):
@@ -176,7 +176,7 @@ def test_the_first_of_the_largest_logits(tmp_path: Path) -> None:
 
 def best_with(runner: ModelRunner, weight: torch.Tensor) -> tuple[int, float]:
     runner.model.head = runner.model.kernels.pack_linear({"weight": weight}, None, None)
-    replay = runner.model.kernels.record(runner.model, runner.caches, 64)
+    replay = runner.model.kernels.record(runner.model, runner.caches, StepSizes(64, 16, 128))
     assert replay is not None
     with torch.inference_mode():
         best = replay(runner._step(batches()[0]), True).best
@@ -228,4 +228,4 @@ def test_tensors_from_elsewhere_are_refused() -> None:
             return linear(ops, torch.ones(1, 8))  # type: ignore[arg-type]
 
     with pytest.raises(ValueError, match="a tensor that no operation has made"):
-        kernels.record(Wrong(), [], 1)
+        kernels.record(Wrong(), [], StepSizes(1, 1, 1))

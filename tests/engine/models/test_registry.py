@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from engine.artifact import ArtifactError
 from engine.config import EngineConfig
@@ -80,7 +81,8 @@ def test_no_readable_config(tmp_path: Path, content: str | None, message: str) -
         ModelRunner(tmp_path, CONFIG)
 
 
-def test_a_backend_without_kernels_is_refused(tmp_path: Path) -> None:
+def test_a_gpu_that_is_not_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_tiny_artifact(tmp_path)
-    with pytest.raises(UnavailableError, match="backend 'cuda' has no kernels in this version; expected one of cpu"):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UnavailableError, match=r"built without CUDA; install .* or set backend to cpu|no CUDA device"):
         ModelRunner(tmp_path, CONFIG.model_copy(update={"backend": "cuda"}))

@@ -1,0 +1,178 @@
+"""A model's step on a device: decode steps as recorded graphs, others one operation after the other."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from engine.kernels.cuda.graphs import CaptureError, Graphs
+from engine.kernels.cuda.layout import Layout, fill, is_decode, pad
+from engine.kernels.cuda.transfers import Pending, Transfers
+from engine.kernels.interface import Kernels, KvCache, Model, StepInput, StepOutput, StepSizes
+
+log = logging.getLogger(__name__)
+NARROWEST_TOKENS, WIDENING = 1024, 4  # of the contexts that a class of graphs reaches
+
+
+class Results(NamedTuple):
+    """What a step leaves on the device."""
+
+    hidden: Tensor  # [W, hidden]
+    logits: Tensor  # float32 [W, vocab]
+    best: Tensor  # int32 [2, W]: tokens, bits of their float32 logits
+
+
+@dataclass(frozen=True)
+class DecodeGraph:
+    """One class: up to ``layout.requests`` requests with tables of up to ``layout.blocks`` blocks."""
+
+    layout: Layout
+    inputs: Tensor  # uint8, on the device
+    results: Results
+    run: Callable[[], None]
+
+
+def batch_classes(most: int) -> list[int]:
+    """1, 2, 4, then multiples of 8 up to 64 and of 32 beyond, up to the first that holds ``most``: a padding row costs
+    what it reads, which is little, and each class costs a recording."""
+    found = [1, 2, 4, *range(8, 65, 8)]
+    while found[-1] < most:
+        found.append(found[-1] + 32)
+    return [n for i, n in enumerate(found) if i == 0 or found[i - 1] < most]
+
+
+def width_classes(most_tokens: int, block_size: int) -> list[int]:
+    """Blocks of a table: for contexts of NARROWEST_TOKENS, WIDENING times as many, ... up to ``most_tokens``. The
+    kernels launch for as long a context as a table reaches."""
+    tokens = [NARROWEST_TOKENS]
+    while tokens[-1] < most_tokens:
+        tokens.append(tokens[-1] * WIDENING)
+    return sorted({-(-min(t, most_tokens) // block_size) for t in tokens})
+
+
+class DeviceReplay:
+    """Implements engine.kernels.interface.Replay for steps whose tensors lie on the host. Owns the graphs' buffers.
+
+    ``caches`` have one block more than their pool: the last one is scratch, for rows of padding.
+    """
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        model: Model,
+        caches: Sequence[KvCache],
+        transfers: Transfers,
+        graphs: Graphs | None,
+        sizes: StepSizes,
+    ) -> None:
+        """``graphs`` None: every step runs eagerly."""
+        self._kernels, self._model, self._caches = kernels, model, caches
+        self._transfers, self._device = transfers, transfers.device
+        self._block_size = caches[0].block_size
+        self._scratch = int(caches[0].k.shape[0]) - 1
+        self._best_host = transfers.buffer(0)
+        self.graphs: dict[tuple[int, int], DecodeGraph] = {}
+        self._requests = batch_classes(sizes.requests)
+        self._blocks = width_classes(sizes.context, self._block_size)
+        self.graphs_reason = "switched off" if graphs is None else "available"
+        self.rehearse(sizes)
+        if graphs is not None:
+            self._capture_all(graphs)
+
+    def __call__(self, step: StepInput, with_logits: bool) -> StepOutput:
+        with_logits = with_logits and len(step.wanted) > 0
+        if with_logits and is_decode(step) and (graph := self._graph_of(step)) is not None:
+            return self._replayed(graph, step)
+        return self._eager(step, with_logits)
+
+    def _eager(self, step: StepInput, with_logits: bool) -> StepOutput:
+        layout = Layout.of(step)
+        inputs = torch.empty(layout.nbytes, dtype=torch.uint8, device=self._device)
+        self._transfers.send(layout.nbytes, lambda host: fill(layout.views(host), step), inputs)
+        there = layout.views(inputs)
+        if not with_logits:
+            return StepOutput(self._model.run(self._kernels, there, self._caches), None)
+        return self._told(self._compute(there), len(step.wanted))
+
+    def profile(self, on: bool) -> list[tuple[str, int | None, float]]:
+        """Nothing: the operations of a device have no clock of their own here."""
+        return []
+
+    def rehearse(self, sizes: StepSizes) -> None:
+        """One eager step of so many rows in the scratch block: compiles the kernels, and takes the memory that such a
+        step takes, with logits for as many rows as there may be requests."""
+        longest = min(sizes.context, sizes.rows)
+        requests, wanted = -(-sizes.rows // longest), min(sizes.rows, sizes.requests)
+        layout = Layout(sizes.rows, requests, wanted, -(-longest // self._block_size))
+        step = layout.views(torch.zeros(layout.nbytes, dtype=torch.uint8))
+        rows = torch.arange(sizes.rows)
+        starts = torch.arange(requests + 1).mul(longest).clamp(max=sizes.rows)
+        step.positions.copy_(rows % longest)
+        step.slots.copy_(self._scratch * self._block_size + rows % self._block_size)
+        step.wanted.copy_(rows[-wanted:])
+        step.meta.query_starts.copy_(starts)
+        step.meta.context_lens.copy_(starts.diff())
+        step.meta.block_tables.fill_(self._scratch)
+        best = self._eager(step, with_logits=True).best
+        assert best is not None  # with logits there is
+        best[0]  # waits
+
+    def _compute(self, there: StepInput) -> Results:
+        hidden = self._model.run(self._kernels, there, self._caches)
+        logits = self._kernels.logits(hidden, self._model.head)
+        tokens, values = self._kernels.best(logits)
+        best = torch.stack([tokens.to(torch.int32), values.view(torch.int32)])
+        return Results(hidden, logits, best)
+
+    def _told(self, results: Results, wanted: int) -> StepOutput:
+        """The first ``wanted`` rows; tokens and logits of the best set out for the host."""
+        rows = results.best.shape[1]
+        if len(self._best_host) < 8 * rows:
+            self._best_host = self._transfers.buffer(8 * rows)
+        host = self._best_host[: 8 * rows].view(torch.int32).view(2, rows)
+        wait = self._transfers.fetch(results.best, host)
+        return StepOutput(results.hidden[:wanted], results.logits[:wanted], Pending(host[:, :wanted], wait))
+
+    # Graphs
+
+    def _capture_all(self, graphs: Graphs) -> None:
+        """Largest first, see CudaGraphs. A model that cannot be recorded runs eagerly, with the same results."""
+        try:
+            for requests in reversed(self._requests):
+                for blocks in reversed(self._blocks):
+                    self.graphs[requests, blocks] = self._capture(graphs, Layout(requests, requests, requests, blocks))
+        except CaptureError as e:
+            self.graphs_reason = str(e)
+            self.graphs.clear()
+            log.warning("decode steps run without graphs: %s", e)
+
+    def _capture(self, graphs: Graphs, layout: Layout) -> DecodeGraph:
+        inputs = torch.empty(layout.nbytes, dtype=torch.uint8, device=self._device)
+        self._transfers.send(layout.nbytes, lambda host: self._padded(layout.views(host), 0), inputs)
+        results, run = graphs.capture(lambda: self._compute(layout.views(inputs)))
+        return DecodeGraph(layout, inputs, results, run)
+
+    def _graph_of(self, step: StepInput) -> DecodeGraph | None:
+        requests, blocks = step.meta.block_tables.shape
+        of = next((n for n in self._requests if n >= requests), 0), next((n for n in self._blocks if n >= blocks), 0)
+        return self.graphs.get(of)
+
+    def _replayed(self, graph: DecodeGraph, step: StepInput) -> StepOutput:
+        requests = len(step.tokens)
+
+        def write(host: Tensor) -> None:
+            views = graph.layout.views(host)
+            fill(views, step)
+            self._padded(views, requests)
+
+        self._transfers.send(graph.layout.nbytes, write, graph.inputs)
+        graph.run()
+        return self._told(graph.results, requests)
+
+    def _padded(self, step: StepInput, first: int) -> None:
+        pad(step, first, self._scratch, self._block_size)
