@@ -48,6 +48,7 @@ class ModelRunner:
 
         Raises:
             ArtifactError: the artifact cannot be used, or does not fit the memory limit.
+            MemoryError: a device has less memory than it said.
             engine.kernels.registry.UnavailableError: no kernels for the backend, or less of a CPU than ``config.isa``.
         """
         manifest, hf_config = read_manifest(artifact), read_config(artifact)
@@ -66,7 +67,7 @@ class ModelRunner:
         self.max_model_len = config.max_model_len
         self.vocab_size = self.shape.vocab
         self.block_size = config.block_size
-        with torch.inference_mode():
+        with torch.inference_mode(), kernels.watched():
             self.model = load_model(artifact, hf_config, manifest, kernels, self.max_model_len, store)
             planned = ledger.plan(self.shape, self.model.nbytes, config, compute, kv)
             self.num_blocks = planned.num_blocks

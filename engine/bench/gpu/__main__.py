@@ -41,6 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     from engine.bench.errors import BenchError
     from engine.bench.files import write_json
     from engine.bench.gpu import demands, parts
+    from engine.bench.gpu.session import Session
     from engine.kernels.errors import UnavailableError
 
     artifact = arguments.artifact or (DEFAULT_ARTIFACT if DEFAULT_ARTIFACT.is_dir() and not arguments.toy else None)
@@ -49,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: no part is called {unknown[0]!r}; there are: {', '.join(parts.PARTS)}", file=sys.stderr)
         return 3
     try:
-        session = parts.Session(_device(arguments.toy), arguments.toy, artifact)
+        session = Session(_device(arguments.toy), arguments.toy, artifact)
         head = {
             "schema_version": 1,
             "kind": "gpu",

@@ -59,7 +59,9 @@ class Cases:
     def __init__(self, kernels: Kernels, device: torch.device, model: str, toy: bool = False) -> None:
         self.kernels, self.device, self.model, self.toy = kernels, device, model, toy
         self.config = SHAPES[model]
-        self.batches, self.contexts, self.prompt = ((1,), (40,), 24) if toy else (BATCHES, CONTEXTS, PROMPT)
+        self.batches: tuple[int, ...] = (1,) if toy else BATCHES
+        self.contexts: tuple[int, ...] = (40,) if toy else CONTEXTS
+        self.prompt = 24 if toy else PROMPT
         dim = self.config["head_dim"]
         self.heads = Heads(self.config["num_attention_heads"], self.config["num_key_value_heads"], dim)
 

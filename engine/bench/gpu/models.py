@@ -72,14 +72,14 @@ def linears_of(config: dict[str, Any]) -> dict[str, tuple[int, int]]:
 
 def layer_weights(config: dict[str, Any]) -> int:
     """Of all layers; norms are not counted."""
-    return int(config["num_hidden_layers"] * sum(n * k for n, k in linears_of(config).values()))
+    return int(config["num_hidden_layers"]) * sum(n * k for n, k in linears_of(config).values())
 
 
 def weight_bytes(config: dict[str, Any], scheme: str) -> int:
     """About: of everything a model of this scheme holds on the device, embedding and head in bf16."""
     bits = {"bf16": 16.0, "w8a8": 8.0}.get(scheme, 4.0 + 24.0 / GROUP)
     heads = 1 if config["tie_word_embeddings"] else 2
-    return int(layer_weights(config) * bits / 8) + heads * config["vocab_size"] * config["hidden_size"] * 2
+    return int(layer_weights(config) * bits / 8) + heads * int(config["vocab_size"]) * int(config["hidden_size"]) * 2
 
 
 def random_tensors(outputs: int, inputs: int, scheme: str, device: torch.device, seed: int) -> dict[str, Tensor]:

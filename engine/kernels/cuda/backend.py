@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from engine.artifact import LinearSpec
 from engine.kernels.composed import Composed
 from engine.kernels.cuda.graphs import Graphs
 from engine.kernels.cuda.memory import DeviceMemory
 from engine.kernels.cuda.replay import DeviceReplay
 from engine.kernels.cuda.transfers import Transfers
 from engine.kernels.errors import UnavailableError
-from engine.kernels.interface import KvCache, Model, PackedLinear, StepSizes
+from engine.kernels.interface import KvCache, Model, StepSizes
 
 
 @dataclass(frozen=True)
@@ -33,26 +32,19 @@ class Device:
 
 
 class OnDevice(Composed):
-    """A mixin before a class of kernels that compute wherever their tensors are. Weights are packed on the host, the
-    linears of one layer after those of another, and kept on the device."""
+    """A mixin before a class of kernels that pack weights for, make caches on and compute on the device of ``own``: a
+    model comes there one linear after the other."""
 
     own: Device  # set by the class that mixes this in, before anything else is called
     _replay: DeviceReplay | None = None
     _step_bytes: int | None = None
 
-    def pack_linear(self, tensors: dict[str, Tensor], spec: LinearSpec | None, bias: Tensor | None) -> PackedLinear:
-        packed: PackedLinear = super().pack_linear(tensors, spec, bias)  # type: ignore[misc]
-        own = {name: self.place(tensor) for name, tensor in packed.tensors.items()}
-        return replace(packed, tensors=own, bias=None if packed.bias is None else self.place(packed.bias))
-
     def place(self, tensor: Tensor) -> Tensor:
-        with self.watched():
-            return tensor.to(self.own.device)
+        return tensor.to(self.own.device)
 
     def new_kv_cache(self, blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> KvCache:
         """With one block more, the last: scratch, see DeviceReplay."""
-        with self.watched(), self.own.device:
-            cache: KvCache = super().new_kv_cache(blocks + 1, block_size, kv_heads, head_dim, dtype)  # type: ignore[misc]
+        cache: KvCache = super().new_kv_cache(blocks + 1, block_size, kv_heads, head_dim, dtype)  # type: ignore[misc]
         return cache
 
     def record(self, model: Model, caches: Sequence[KvCache], largest: StepSizes) -> DeviceReplay:
@@ -62,9 +54,8 @@ class OnDevice(Composed):
         if memory is not None:
             memory.forget_peak()
             before = memory.read().allocated
-        with self.watched():
-            transfers = Transfers(self.own.device)
-            self._replay = DeviceReplay(self, model, caches, transfers, self.own.graphs, largest)  # type: ignore[arg-type]
+        transfers = Transfers(self.own.device)
+        self._replay = DeviceReplay(self, model, caches, transfers, self.own.graphs, largest)  # type: ignore[arg-type]
         if memory is not None:
             self._step_bytes = memory.read().highest - before
         return self._replay

@@ -90,4 +90,4 @@ def is_decode(step: StepInput) -> bool:
 
 
 def _padded(dtype: torch.dtype, shape: tuple[int, ...]) -> int:
-    return -(-math.prod(shape) * dtype.itemsize // ALIGNMENT) * ALIGNMENT
+    return -(-math.prod(shape) * int(dtype.itemsize) // ALIGNMENT) * ALIGNMENT

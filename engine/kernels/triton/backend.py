@@ -18,6 +18,7 @@ from engine.kernels.interface import (
     KvCache,
     Model,
     PackedLinear,
+    Replay,
     StepInput,
     StepSizes,
 )
@@ -268,7 +269,7 @@ class TritonKernels(Composed):
         if on:
             raise UnavailableError("pin_threads: the kernels run on a device, not on threads; set it to false")
 
-    def record(self, model: Model, caches: Sequence[KvCache], largest: StepSizes) -> None:
+    def record(self, model: Model, caches: Sequence[KvCache], largest: StepSizes) -> Replay | None:
         return None
 
 
