@@ -9,14 +9,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from engine.kernels.cuda.graphs import CaptureError, Graphs
+from engine.kernels.cuda.graphs import CaptureError, Graphs, Work
 
 ROUNDS = 5  # the median counts
 WARM_UPS = 3
 COPY_BYTES, SIDE = 2**31, 8192  # of the ceilings: a copy's source, a square product's side
 TOY_BYTES, TOY_SIDE = 2**22, 128
-
-Work = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class Ceilings:
 class Clock:
     """Times work on a device: recorded once where that is possible, so that Python is not what is measured."""
 
-    def __init__(self, device: torch.device, graphs: Graphs | None, toy: bool = False) -> None:
+    def __init__(self, device: torch.device, graphs: Callable[[], Graphs] | None, toy: bool = False) -> None:
         """``toy``: once is enough, nothing is measured."""
         self.device, self.graphs, self.toy = device, graphs, toy
         self.rounds, self.warm_ups = (1, 0) if toy else (ROUNDS, WARM_UPS)
@@ -53,7 +51,7 @@ class Clock:
         run: Callable[[], None] = once
         if self.graphs is not None:
             try:
-                _, run = self.graphs.capture(once)
+                run = self.graphs().capture(once)
             except CaptureError:
                 run = once
         for _ in range(self.warm_ups):

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.bench.gpu.clock import Ceilings, Clock, Work
+from engine.bench.gpu.clock import Ceilings, Clock
 from engine.bench.gpu.models import SHAPES, SPECS, linears_of, random_tensors
+from engine.kernels.cuda.graphs import Work
 from engine.kernels.interface import AttentionMeta, Heads, Kernels, KvCache, StepInput
 
 BEYOND_CACHE, MOST_COPIES = 2**28, 64

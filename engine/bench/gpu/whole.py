@@ -13,7 +13,7 @@ from engine.bench.engines.drivers.ours import produce, weight_facts
 from engine.bench.engines.workloads import draw
 from engine.bench.gpu.clock import Ceilings, Clock
 from engine.core import EngineCore
-from engine.protocol import AddRequest
+from engine.protocol import AddRequest, Output
 from engine.request import SamplingParams
 from engine.runner import ModelRunner
 
@@ -53,8 +53,11 @@ def decode(core: EngineCore, clock: Clock, ceilings: Ceilings) -> dict[str, Any]
     context, steps = (TOY["context"], TOY["steps"]) if clock.toy else (CONTEXT, STEPS)
     params = SamplingParams(max_tokens=steps + 4, ignore_eos=True)
     core.submit(AddRequest(["decode"], [(5 * i) % runner.vocab_size for i in range(context)], params.to_wire()))
-    while not any(o.token is not None for o in core.step()):
-        pass
+    outputs = list[Output]()
+    while not any(o.token is not None for o in outputs):
+        outputs = core.step()
+        if failed := [o.error for o in outputs if o.error]:
+            raise RuntimeError(f"the request was not served: {failed[0]}")
     core.step()
     seconds = statistics.median(clock.wall(core.step) for _ in range(steps))
     core.abort(["decode"])

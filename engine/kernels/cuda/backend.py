@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -21,12 +21,13 @@ from engine.kernels.interface import KvCache, Model, StepSizes
 
 @dataclass(frozen=True)
 class Device:
-    """What a device offers beyond computing. ``memory`` None: it keeps no books; ``graphs`` None: it records nothing.
+    """What a device offers beyond computing. ``memory`` None: it keeps no books; ``graphs``: makes what records work;
+    None: it records nothing.
     On the CPU, with neither, everything else here is the same: that is what tests without a GPU run."""
 
     device: torch.device
     name: str
-    graphs: Graphs | None
+    graphs: Callable[[], Graphs] | None
     memory: DeviceMemory | None
     capability: tuple[int, int] | None = None
 
@@ -55,7 +56,8 @@ class OnDevice(Composed):
             memory.forget_peak()
             before = memory.read().allocated
         transfers = Transfers(self.own.device)
-        self._replay = DeviceReplay(self, model, caches, transfers, self.own.graphs, largest)  # type: ignore[arg-type]
+        graphs = None if self.own.graphs is None else self.own.graphs()
+        self._replay = DeviceReplay(self, model, caches, transfers, graphs, largest)  # type: ignore[arg-type]
         if memory is not None:
             self._step_bytes = memory.read().highest - before
         return self._replay

@@ -34,4 +34,6 @@ def current() -> Device:
     """
     found = capability()
     device = torch.device("cuda", torch.cuda.current_device())
-    return Device(device, torch.cuda.get_device_name(device), CudaGraphs(device), DeviceMemory.of_cuda(device), found)
+    return Device(
+        device, torch.cuda.get_device_name(device), lambda: CudaGraphs(device), DeviceMemory.of_cuda(device), found
+    )

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import torch
 
-T = TypeVar("T")
+Work = Callable[[], object]
 
 
 class Graphs(Protocol):
-    """Work that reads fixed buffers and leaves its results in fixed tensors."""
+    """Work that reads tensors which stay where they are, and leaves its results in such."""
 
-    def capture(self, work: Callable[[], T]) -> tuple[T, Callable[[], None]]:
-        """Runs ``work`` for trial, then records it. Returns the tensors that every repetition writes to, and what
-        repeats it: the same kernels on the same addresses, with what lies there by then.
+    def capture(self, work: Work) -> Callable[[], None]:
+        """Runs ``work`` for trial, then records it. Returns what repeats it: the same kernels on the same addresses,
+        with what lies there by then.
 
         Raises:
             CaptureError: the work cannot be recorded, for instance because it waits for the device.
@@ -28,14 +28,14 @@ class CaptureError(RuntimeError):
 
 
 class CudaGraphs:
-    """CUDA graphs that share one memory pool: only one of them runs at a time, and the results of one are read before
-    the next one starts. Record the largest first: the others fit into what it took."""
+    """CUDA graphs that share one memory pool, since only one of them runs at a time. Record the largest first: the
+    others fit into what it took. A pool ends with the last of its graphs: new ones need another CudaGraphs."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._pool = torch.cuda.graph_pool_handle()
 
-    def capture(self, work: Callable[[], T]) -> tuple[T, Callable[[], None]]:
+    def capture(self, work: Work) -> Callable[[], None]:
         stream = torch.cuda.Stream(self.device)
         stream.wait_stream(torch.cuda.current_stream(self.device))
         graph = torch.cuda.CUDAGraph()
@@ -45,9 +45,10 @@ class CudaGraphs:
             torch.cuda.current_stream(self.device).wait_stream(stream)
             torch.cuda.synchronize(self.device)
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                results = work()
+                work()
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as e:
             raise CaptureError(" ".join(str(e).split())[:300]) from e
-        return results, graph.replay
+        replay: Callable[[], None] = graph.replay
+        return replay

@@ -24,7 +24,10 @@ class Results(NamedTuple):
 
     hidden: Tensor  # [W, hidden]
     logits: Tensor  # float32 [W, vocab]
-    best: Tensor  # int32 [2, W]: tokens, bits of their float32 logits
+    best: Tensor  # int32 [W, 2]: the token, the bits of its float32 logit
+
+    def first(self, rows: int) -> Results:
+        return Results(self.hidden[:rows], self.logits[:rows], self.best[:rows])
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,7 @@ class DecodeGraph:
 
     layout: Layout
     inputs: Tensor  # uint8, on the device
-    results: Results
-    run: Callable[[], None]
+    run: Callable[[], None]  # leaves the results where all graphs do
 
 
 def batch_classes(most: int) -> list[int]:
@@ -80,8 +82,11 @@ class DeviceReplay:
         self._requests = batch_classes(sizes.requests)
         self._blocks = width_classes(sizes.context, self._block_size)
         self.graphs_reason = "switched off" if graphs is None else "available"
-        self.rehearse(sizes)
+        found = self.rehearse(sizes)
         if graphs is not None:
+            rows = self._requests[-1]
+            self._kept = Results(*(t.new_empty(rows, *t.shape[1:]) for t in found))  # of all graphs; one runs at a time
+            del found  # the graphs may have its memory
             self._capture_all(graphs)
 
     def __call__(self, step: StepInput, with_logits: bool) -> StepOutput:
@@ -97,13 +102,13 @@ class DeviceReplay:
         there = layout.views(inputs)
         if not with_logits:
             return StepOutput(self._model.run(self._kernels, there, self._caches), None)
-        return self._told(self._compute(there), len(step.wanted))
+        return self._told(self._compute(there))
 
     def profile(self, on: bool) -> list[tuple[str, int | None, float]]:
         """Nothing: the operations of a device have no clock of their own here."""
         return []
 
-    def rehearse(self, sizes: StepSizes) -> None:
+    def rehearse(self, sizes: StepSizes) -> Results:
         """One eager step of so many rows in the scratch block: compiles the kernels, and takes the memory that such a
         step takes, with logits for as many rows as there may be requests."""
         longest = min(sizes.context, sizes.rows)
@@ -118,25 +123,25 @@ class DeviceReplay:
         step.meta.query_starts.copy_(starts)
         step.meta.context_lens.copy_(starts.diff())
         step.meta.block_tables.fill_(self._scratch)
-        best = self._eager(step, with_logits=True).best
-        assert best is not None  # with logits there is
-        best[0]  # waits
+        inputs = torch.empty(layout.nbytes, dtype=torch.uint8, device=self._device)
+        self._transfers.send(layout.nbytes, lambda host: fill(layout.views(host), step), inputs)
+        return self._compute(layout.views(inputs))
 
     def _compute(self, there: StepInput) -> Results:
         hidden = self._model.run(self._kernels, there, self._caches)
         logits = self._kernels.logits(hidden, self._model.head)
         tokens, values = self._kernels.best(logits)
-        best = torch.stack([tokens.to(torch.int32), values.view(torch.int32)])
+        best = torch.stack([tokens.to(torch.int32), values.view(torch.int32)], dim=1)
         return Results(hidden, logits, best)
 
-    def _told(self, results: Results, wanted: int) -> StepOutput:
-        """The first ``wanted`` rows; tokens and logits of the best set out for the host."""
-        rows = results.best.shape[1]
+    def _told(self, results: Results) -> StepOutput:
+        """Tokens and logits of the best set out for the host."""
+        rows = len(results.best)
         if len(self._best_host) < 8 * rows:
             self._best_host = self._transfers.buffer(8 * rows)
-        host = self._best_host[: 8 * rows].view(torch.int32).view(2, rows)
+        host = self._best_host[: 8 * rows].view(torch.int32).view(rows, 2)
         wait = self._transfers.fetch(results.best, host)
-        return StepOutput(results.hidden[:wanted], results.logits[:wanted], Pending(host[:, :wanted], wait))
+        return StepOutput(results.hidden, results.logits, Pending(host, wait))
 
     # Graphs
 
@@ -154,8 +159,13 @@ class DeviceReplay:
     def _capture(self, graphs: Graphs, layout: Layout) -> DecodeGraph:
         inputs = torch.empty(layout.nbytes, dtype=torch.uint8, device=self._device)
         self._transfers.send(layout.nbytes, lambda host: self._padded(layout.views(host), 0), inputs)
-        results, run = graphs.capture(lambda: self._compute(layout.views(inputs)))
-        return DecodeGraph(layout, inputs, results, run)
+        there, kept = layout.views(inputs), self._kept.first(layout.requests)
+
+        def work() -> None:
+            for keep, new in zip(kept, self._compute(there), strict=True):
+                keep.copy_(new)
+
+        return DecodeGraph(layout, inputs, graphs.capture(work))
 
     def _graph_of(self, step: StepInput) -> DecodeGraph | None:
         requests, blocks = step.meta.block_tables.shape
@@ -172,7 +182,7 @@ class DeviceReplay:
 
         self._transfers.send(graph.layout.nbytes, write, graph.inputs)
         graph.run()
-        return self._told(graph.results, requests)
+        return self._told(self._kept.first(requests))
 
     def _padded(self, step: StepInput, first: int) -> None:
         pad(step, first, self._scratch, self._block_size)

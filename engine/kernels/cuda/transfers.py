@@ -57,12 +57,12 @@ class Pending(Sequence[tuple[int, float]]):
     before the next step begins."""
 
     def __init__(self, host: Tensor, wait: Callable[[], None]) -> None:
-        """``host`` int32 [2, rows]: tokens, and the bits of float32 logits."""
+        """``host`` int32 [rows, 2]: a token, and the bits of its float32 logit."""
         self._host, self._wait = host, wait
         self._pairs: list[tuple[int, float]] | None = None
 
     def __len__(self) -> int:
-        return int(self._host.shape[1])
+        return len(self._host)
 
     @overload
     def __getitem__(self, at: int) -> tuple[int, float]: ...
@@ -71,7 +71,7 @@ class Pending(Sequence[tuple[int, float]]):
     def __getitem__(self, at: int | slice) -> tuple[int, float] | list[tuple[int, float]]:
         if self._pairs is None:
             self._wait()
-            tokens, logits = self._host[0].tolist(), self._host[1].view(torch.float32).tolist()
+            tokens, logits = self._host[:, 0].tolist(), self._host[:, 1].view(torch.float32).tolist()
             self._pairs = list(zip(tokens, logits, strict=True))
         return self._pairs[at]
 
