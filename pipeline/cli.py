@@ -36,6 +36,7 @@ _STAGES = {
     "review": ("pipeline.evaluation.review", "Answers for people to rate: draw them blinded, read ratings back."),
     "evaluate": ("pipeline.evaluation", "Stage: the regression set against a booted or running server."),
     "loadtest": ("pipeline.load", "Stage: staged load through Locust against a booted or running server."),
+    "fidelity": ("pipeline.fidelity", "How far tiers are from the reference: perplexity, KL, top-1 agreement."),
     "ab": ("pipeline.ab", "Two builds in interleaved rounds on this machine: ship, hold or undecided."),
     "diagnose": ("pipeline.diagnosis", "Why a run is slow or wrong, from the engine's own logs, in a fixed order."),
     "drill": ("pipeline.drill", "Plant faults one at a time: was each caught, was it named, by what, in what time."),

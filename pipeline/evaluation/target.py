@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,15 +42,15 @@ class Target:
 
 
 @contextmanager
-def bundled(artifact: Path, config: EngineConfig, log: Path) -> Iterator[Target]:
-    """Checks the artifact's bytes, boots the bundled server on it, and ends it.
+def bundled(artifact: Path, config: EngineConfig, log: Path, options: Sequence[str] = ()) -> Iterator[Target]:
+    """Checks the artifact's bytes, boots the bundled server on it with further ``options``, and ends it.
 
     Raises:
         ArtifactError: the artifact is not what its manifest says.
         SeatrialError: the server does not come up.
     """
     manifest = verify(artifact)
-    with bundled_server(artifact, config, log) as server:
+    with bundled_server(artifact, config, log, options=options) as server:
         info = server.info()
         derived = dict(info.get("derived", {}))
         engine = engine_identity(config)
