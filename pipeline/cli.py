@@ -37,6 +37,7 @@ _STAGES = {
     "evaluate": ("pipeline.evaluation", "Stage: the regression set against a booted or running server."),
     "loadtest": ("pipeline.load", "Stage: staged load through Locust against a booted or running server."),
     "fidelity": ("pipeline.fidelity", "How far tiers are from the reference: perplexity, KL, top-1 agreement."),
+    "advise": ("pipeline.advise", "Which tier, and when not to quantise; each sentence with its figures."),
     "ab": ("pipeline.ab", "Two builds in interleaved rounds on this machine: ship, hold or undecided."),
     "diagnose": ("pipeline.diagnosis", "Why a run is slow or wrong, from the engine's own logs, in a fixed order."),
     "drill": ("pipeline.drill", "Plant faults one at a time: was each caught, was it named, by what, in what time."),

@@ -78,7 +78,7 @@ def measure(
     try:
         with _asked(reference, config, options, store=True) as (target, asker):
             truth = _answers(asker, work, sizes, f"{reference} (reference)", s)
-            of = {
+            of: dict[str, Any] = {
                 "variant": reference,
                 "model": target.model.model_dump(),
                 "quantisation": target.quantisation.model_dump(),

@@ -1,0 +1,97 @@
+"""What is known of the tiers, read from disk. What has not been measured is None."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.artifact import read_manifest
+from engine.ledger import ModelShape, kv_bytes_per_token
+from pipeline.errors import SeatrialError
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One graded item. ``margin``: by how much a choice is right (negative: wrong), where that is known."""
+
+    score: float
+    scenario: str
+    source: str
+    pinned: bool
+    margin: float | None
+
+
+@dataclass(frozen=True)
+class TierFacts:
+    tier: str
+    weight_bytes: int
+    manifest: Path
+    items: dict[str, Outcome] | None
+    items_file: Path
+    kl_mean: float | None
+    fidelity_file: Path
+
+
+@dataclass(frozen=True)
+class Facts:
+    """``kv_bytes_per_token``: of the KV cache as it is configured (``kv_dtype``), and of one of int8."""
+
+    reference: TierFacts
+    tiers: list[TierFacts]
+    kv_dtype: str
+    kv_bytes_per_token: int
+    kv_int8_bytes_per_token: int
+
+
+def read_facts(root: Path, reference: str, tiers: Sequence[str], kv_dtype: str) -> Facts:
+    """
+    Raises:
+        ArtifactError: an artifact that is not there.
+        SeatrialError: results that cannot be read, or of tiers that were asked different items.
+    """
+    shape = ModelShape.of_directory(root / "artifacts" / reference)
+    found = Facts(
+        reference=_tier(root, reference),
+        tiers=[_tier(root, tier) for tier in tiers if tier != reference],
+        kv_dtype=kv_dtype,
+        kv_bytes_per_token=kv_bytes_per_token(shape, kv_dtype),
+        kv_int8_bytes_per_token=kv_bytes_per_token(shape, "int8"),
+    )
+    asked = found.reference.items
+    for tier in found.tiers:
+        if tier.items is not None and asked is not None and tier.items.keys() != asked.keys():
+            raise SeatrialError(
+                f"{tier.items_file} and {found.reference.items_file} hold different items; evaluate both again"
+            )
+    return found
+
+
+def _tier(root: Path, tier: str) -> TierFacts:
+    directory = root / "artifacts" / tier
+    items_file = root / "results" / tier / "eval" / "items.jsonl"
+    fidelity_file = root / "reports" / "fidelity" / f"{tier}.json"
+    try:
+        items = _items(items_file) if items_file.is_file() else None
+        kl = None
+        if fidelity_file.is_file():
+            kl = float(json.loads(fidelity_file.read_text(encoding="utf-8"))["parts"]["held_out"]["kl_mean"])
+    except (ValueError, KeyError, TypeError) as e:
+        raise SeatrialError(f"results of {tier} cannot be read ({type(e).__name__}: {e}); measure it again") from e
+    return TierFacts(
+        tier, read_manifest(directory).weight_bytes, directory / "seatrial.json", items, items_file, kl, fidelity_file
+    )
+
+
+def _items(path: Path) -> dict[str, Outcome]:
+    rows: list[dict[str, Any]] = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    found = {}
+    for row in rows:
+        margin = (row.get("detail") or {}).get("margin")
+        found[row["id"]] = Outcome(
+            float(row["score"]), row["scenario"], row["source"], row["origin"] == "pinned",
+            None if margin is None else float(margin),
+        )  # fmt: skip
+    return found
