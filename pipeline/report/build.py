@@ -9,6 +9,7 @@ from altair.utils.schemapi import debug_mode
 from pipeline.files import atomic_write, write_json
 from pipeline.params import Params
 from pipeline.provenance import utc_now
+from pipeline.report import history
 from pipeline.report.inputs import read_run
 from pipeline.report.markdown import markdown
 from pipeline.report.metrics import metrics_of
@@ -20,7 +21,10 @@ from pipeline.report.tiers import all_figures
 
 
 def build(root: Path, params: Params) -> Summary:
-    """Reads the run below ``root`` and writes ``reports/``: scorecard.html, summary.md, metrics.json, plots/*.csv."""
+    """Reads the run below ``root`` and writes ``reports/``: scorecard.html, summary.md, metrics.json, plots/*.csv.
+
+    A copy of the page is kept in ``.seatrial/runs`` beside those of earlier verdicts, with an index of them.
+    """
     run = read_run(root, params)
     figures, series, summary = all_figures(run), all_series(run), summarise(run)
     reports = root / "reports"
@@ -30,5 +34,8 @@ def build(root: Path, params: Params) -> Summary:
     # Checking each row of data against the Vega-Lite schema takes longer than drawing it; the tests do it.
     with debug_mode(False):
         context = context_of(run, summary, figures, series, utc_now())
-    atomic_write(reports / "scorecard.html", render_page(context))
+    html = render_page(context)
+    atomic_write(reports / "scorecard.html", html)
+    if history.keep(run, summary, figures, html):
+        history.write_index(root)
     return summary

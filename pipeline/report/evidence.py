@@ -290,7 +290,8 @@ def holes(run: RunData, figures: dict[str, TierFigures]) -> list[str]:
         else []
     )
     if blind:
-        out.append(f"{len(blind)} looks over time could not be told either way; the first: {blind[0]}.")
+        looks = "One look" if len(blind) == 1 else f"{len(blind)} looks"
+        out.append(f"{looks} over time could not be told either way; the first: {blind[0]}.")
     if run.review is None:
         out.append("How the answers read to people: nobody rated them (`seatrial review sample` draws a form).")
     if any(t.load for t in run.tiers.values()):

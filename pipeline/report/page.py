@@ -52,6 +52,10 @@ def environment() -> jinja2.Environment:
     return env
 
 
+def stylesheet() -> Markup:
+    return Markup((TEMPLATES / "style.css").read_text(encoding="utf-8"))
+
+
 def _flips(run: RunData) -> dict[str, Any]:
     reference = run.tiers.get(run.reference)
     found = {}
@@ -139,18 +143,20 @@ def context_of(
         "absent": evidence.not_measured(run),
         "gaps": _gaps(figures),
         "terms": glossary.TERMS,
-        "css": Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),
+        "css": stylesheet(),
+        "title": f"{summary.word}: {summary.candidate} · Seatrial scorecard",
+        "comparing": False,
         "now": now,
     }
 
 
-def render_page(context: dict[str, Any]) -> str:
+def render_page(context: dict[str, Any], template: str = "page.html.j2") -> str:
     """The page as text.
 
     Raises:
         ValueError: it grew beyond 3 MB (its parts are bounded, so that would be a defect).
     """
-    html = environment().get_template("page.html.j2").render(context)
+    html = environment().get_template(template).render(context)
     size = len(html.encode())
     if size > LIMIT_BYTES:
         raise ValueError(f"the scorecard is {size:,} bytes, expected at most {LIMIT_BYTES:,}")

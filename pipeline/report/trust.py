@@ -70,7 +70,12 @@ def _rules(run: RunData) -> tuple[list[Power], str]:
     sizes = sizes_at_hand(
         run.params.evaluation.evalset, run.candidate, results=run.root / "results", evalsets=run.root / EVALSETS
     )
-    return [Power(r.id, r.kind, r.severity == "blocking", power_of(r, policy, sizes)) for r in policy.rules], ""
+    here = f"{run.root}/"
+    found = []
+    for r in policy.rules:
+        lines = [line.replace(here, "") for line in power_of(r, policy, sizes)]
+        found.append(Power(r.id, r.kind, r.severity == "blocking", lines))
+    return found, ""
 
 
 def _aa(run: RunData) -> tuple[Summary | None, str]:

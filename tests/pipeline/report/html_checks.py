@@ -67,7 +67,7 @@ class _Reader(HTMLParser):
             text = value or ""
             if name in {"href", "xlink:href"} and text.startswith("#"):
                 s.targets.append(text[1:])
-            elif tag == "a" and name == "href" and re.fullmatch(r"(\.\./)?[\w%-][\w%.-]*(/[\w%-][\w%.-]*)*", text):
+            elif tag == "a" and name == "href" and re.fullmatch(r"(\.\./)?\.?[\w%-][\w%.-]*(/[\w%-][\w%.-]*)*", text):
                 s.records.append(text)  # a file beside the page, which only a reader's click opens
             elif name in {"src", "href", "xlink:href", "srcset", "action", "data", "poster", "formaction"}:
                 s.loads.append(f"{tag} {name}={text}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -11,7 +12,7 @@ import pytest
 
 from pipeline.params import Params
 from pipeline.report import evidence, sections
-from pipeline.report.charts import percentiles
+from pipeline.report.charts import percentiles, tradeoff, ttft_over_time
 from pipeline.report.figures import Figure, Palette
 from pipeline.report.inputs import read_run
 from pipeline.report.tiers import all_figures
@@ -23,6 +24,7 @@ def panels(whole_run: tuple[Path, Params]) -> list[Figure]:
     run = read_run(*whole_run)
     figures, series, palette = all_figures(run), sections.all_series(run), Palette(list(run.tiers))
     found = sections.overview(figures, palette)
+    found += sections.tradeoff_panels(figures, palette)
     memory = sections.memory_panel(evidence.memory_rows(run, figures))
     times = sections.time_panel(evidence.stage_notes(run))
     found += [p for p in (sections.scenario_panel(run, palette), memory, times) if p]
@@ -41,7 +43,7 @@ def panels(whole_run: tuple[Path, Params]) -> list[Figure]:
 
 def test_every_panel_is_drawn_and_is_well_formed(panels: list[Figure]) -> None:
     tiers, stages = len(synthetic.TIERS), len(synthetic.STAGES)
-    assert len(panels) == 4 + 3 + 2 * tiers * stages + 2 * tiers + 2 * stages
+    assert len(panels) == 4 + 2 + 3 + 2 * tiers * stages + 2 * tiers + 2 * stages
     for panel in panels:
         root = ElementTree.fromstring(str(panel.svg))
         assert root.find("title") is not None
@@ -71,6 +73,31 @@ def test_a_limit_is_drawn_where_it_fits_and_told_where_not() -> None:
     assert far.note == "P95 limit 4,000 ms (beyond the axis)"
     assert str(near.svg).count('stroke="var(--ink)"') == 1
     assert str(far.svg).count('stroke="var(--ink)"') == 0
+
+
+def test_the_percentiles_of_the_baseline_are_hollow_diamonds() -> None:
+    values = {"a": np.linspace(1, 100, 200)}
+    figure = percentiles(values, Palette(["a"]), "TTFT", "s", {}, {0.5: 44.0, 0.95: 88.0, 0.999: 99.0})
+    assert str(figure.svg).count('stroke="var(--ink)" stroke-width="1.6"') == 2  # P99.9 lies beyond the samples
+    assert "Baseline P50 44.0 ms. Baseline P95 88.0 ms." in str(figure.svg)
+
+
+def test_labels_of_tiers_that_lie_together_stand_apart() -> None:
+    rows = [{"tier": t, "x": 100.0 + i, "accuracy": 0.6, "lo": 0.55, "hi": 0.65} for i, t in enumerate("abc")]
+    root = ElementTree.fromstring(str(tradeoff(rows, Palette(list("abc")), "t", "MiB").svg))
+    heights = [float(g.attrib["transform"].split(",")[1].rstrip(")")) for g in root.iter("text") if g.text in {*"abc"}]
+    assert len(heights) == 3
+    assert min(abs(a - b) for a, b in itertools.combinations(heights, 2)) > 8
+
+
+def test_what_was_found_is_drawn_and_described(whole_run: tuple[Path, Params]) -> None:
+    run = read_run(*whole_run)
+    s = sections.all_series(run)["int8", "short_burst"]
+    marks = [{"t": 11.0, "at": True, "what": "step of P50 +38 %"}, {"t": 0.0, "at": False, "what": "trend"}]
+    drawn = str(ttft_over_time(s, Palette(["int8"]), 30.0, 500.0, marks).svg)
+    assert drawn.count('stroke-dasharray="3,2"') == 1
+    assert ">step of P50 +38 %</text>" in drawn
+    assert "Found: step of P50 +38 % at 11 s; trend." in drawn
 
 
 def test_all_failed_draws_no_curve_and_says_so() -> None:

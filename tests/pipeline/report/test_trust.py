@@ -55,6 +55,7 @@ def test_each_rule_says_what_it_can_tell_at_this_size(whole_run: Run) -> None:
     lines = {r.id: r.lines for r in trust.rules}
     assert "short_burst: 117 requests, were they independent: passes in 4 of 5" in " ".join(lines["ttft-p95"])
     assert lines["provenance"] == []
+    assert str(whole_run[0]) not in str(trust)
     params = whole_run[1].model_copy(update={"gate": {"policy": "absent"}})
     assert trust_of(read_run(whole_run[0], params)).rules_reason
 
