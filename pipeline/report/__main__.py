@@ -26,7 +26,8 @@ def main() -> None:
     if args.compare:
         from pipeline.report.compare import write_comparison
 
-        say(f"{args.compare[0]} and {args.compare[1]}: {write_comparison(*args.compare, params)}")
+        one, other = args.compare
+        say(f"{one} and {other}: {write_comparison(one, other, params)}")
     elif args.index:
         from pipeline.report.history import write_index
 
