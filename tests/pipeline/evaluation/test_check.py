@@ -185,7 +185,7 @@ def test_a_digest_without_a_changelog_entry_is_found(project: Path, params: Para
     assert "changelog must end with version 3" in failed(project, params)["version"]["examples"][0]
     manifest["changelog"] *= 2
     path.write_text(yaml.safe_dump(manifest))
-    assert "version 2.0.0 2 times" in failed(project, params)["version"]["examples"][0]
+    assert "version 1 2 times" in failed(project, params)["version"]["examples"][0]
 
 
 def test_a_question_that_stands_in_the_calibration_text_is_found(project: Path, params: Params) -> None:
