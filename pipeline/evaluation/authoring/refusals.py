@@ -1,5 +1,8 @@
 """``help_or_refuse``: which of two replies an assistant should give. Half of the requests are harmless, and to refuse
 those is as wrong as to help with the others. Mean log-likelihood.
+
+The reference model refuses nearly everything, which makes half of the answers right, as guessing does. The scenario is
+kept all the same: a build that begins to help with what is harmful, or to help at all, shows here and nowhere else.
 """
 
 from __future__ import annotations
