@@ -214,13 +214,14 @@ def explain_policy(
     name: Annotated[str | None, typer.Option("--policy", help="Default: the one that gate.policy names.")] = None,
 ) -> None:
     """What each rule can detect at the sample sizes at hand, and what it would take to detect less."""
-    from pipeline.gate.explain import explain, sizes_at_hand
+    from pipeline.gate.explain import explain, explain_ab, sizes_at_hand
     from pipeline.gate.policy import read_policy
     from pipeline.params import load_params
 
     params = load_params()
     gate = params.gate if name is None else params.gate | {"policy": name}
     print(explain(read_policy(gate, params.tiers), sizes_at_hand(params.evaluation.evalset, params.release.candidate)))
+    print(f"\n{explain_ab(params.ab)}")
 
 
 @app.command()

@@ -21,6 +21,10 @@ from pipeline.errors import SeatrialError
 from pipeline.processes import tail
 
 
+class ServerEnded(SeatrialError):
+    """The server's process has ended by itself."""
+
+
 class Server:
     """A running server. ``model`` is the name to put into requests."""
 
@@ -30,10 +34,10 @@ class Server:
     def check(self) -> None:
         """
         Raises:
-            SeatrialError: the server has died; with the end of its log.
+            ServerEnded: it has died; with the end of its log.
         """
         if self.process.poll() is not None:
-            raise SeatrialError(
+            raise ServerEnded(
                 f"the server of {self.model} ended with exit code {self.process.returncode} while it was needed; "
                 f"the end of {self.log}:\n{tail(self.log)}"
             )
@@ -115,7 +119,7 @@ def _wait_ready(process: subprocess.Popen[str], model: str, log: Path, timeout_s
     deadline = time.monotonic() + timeout_s
     while not found:
         if process.poll() is not None:
-            raise SeatrialError(
+            raise ServerEnded(
                 f"the server of {model} ended with exit code {process.returncode} before it was ready; "
                 f"the end of {log}:\n{tail(log)}"
             )

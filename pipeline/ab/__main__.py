@@ -52,17 +52,22 @@ def main() -> None:
         said = "; ".join(f"--{str(x['loc'][0]).replace('_', '-')} is {x['input']}: {x['msg']}" for x in e.errors())
         raise SeatrialError(said) from e
     with stage("ab", measuring=True, note=False) as s:
-        from pipeline.ab.compare import compare_builds
+        from pipeline.ab.compare import compare_builds, without_answers
         from pipeline.ab.report import EXIT_CODES, markdown
 
         project = sides.Project.here(params, args.tier, args.lock)
         base, candidate = (sides.side_of(x, project) for x in (args.base, args.candidate))
         seed = params.load.seed if args.seed is None else args.seed
         value = compare_builds(base, candidate, policy, seed, args.out / "rounds", s)
-        if args.quality is not None:
+        if args.quality is not None and value["broken_off"] is None:
             from pipeline.ab.quality import compare_answers
 
-            value["quality"] = compare_answers(base, candidate, params, args.quality or None, args.out / "rounds", s)
+            try:
+                value["quality"] = compare_answers(
+                    base, candidate, params, args.quality or None, args.out / "rounds", s
+                )
+            except SeatrialError as e:
+                value |= without_answers(value["verdict"], value["reason"], e)
         write_json(args.out / "ab.json", value)
         atomic_write(args.out / "ab.md", markdown(value))
     print(json.dumps(value, indent=2) if args.json else markdown(value))

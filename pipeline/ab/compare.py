@@ -11,10 +11,12 @@ from loadtests.workload import Profile, workload_digest
 from pipeline.ab.decide import LEAST_PAIRS, Look, look_at, pairs_in, plan_looks, resolved_in, whole_pairs
 from pipeline.ab.rounds import Round, Which, base_first, run_round
 from pipeline.ab.sides import Side
+from pipeline.errors import SeatrialError
 from pipeline.gate.statistics.looks import LookPlan
 from pipeline.load.measure import read_profile
 from pipeline.params import AbParams
 from pipeline.provenance import this_machine, utc_now
+from pipeline.serving import ServerEnded
 from pipeline.stage import Stage
 
 IDENTITIES = ("model", "engine", "quantisation")
@@ -31,8 +33,11 @@ def compare_builds(
     The number of looks is fixed once the first pair has shown how long one takes; only the clock can end the
     comparison before the last of them, never a figure that nearly suits.
 
+    A server that does not come up or dies, or a load client that fails, ends it: the verdict says so, and no figure of
+    what was measured until then decides anything.
+
     Raises:
-        SeatrialError: a server does not come up or dies, or the load client fails.
+        SeatrialError: no such profile.
     """
     profile = read_profile(params.profile)
     stages = [x.name for x in profile.stages]
@@ -42,13 +47,22 @@ def compare_builds(
     looks: list[Look] = []
     plan: LookPlan | None = None
     pair_s, pair = 0.0, 0
+    broken: tuple[Which, SeatrialError] | None = None
     while True:
         order: tuple[Which, Which] = ("base", "candidate") if base_first(pair) else ("candidate", "base")
         for which in order:
             side = base if which == "base" else candidate
             folder = out / f"{pair:02d}-{which}"
-            rounds.append(round_(side, which, pair, profile, params.profile, seed + pair, folder))
+            try:
+                rounds.append(round_(side, which, pair, profile, params.profile, seed + pair, folder))
+            except SeatrialError as e:
+                broken = (which, e)
+                break
         pair += 1
+        if broken is not None:
+            whole = len(whole_pairs(rounds))
+            s.say(f"the {broken[0]} broke off in pair {pair}: {broken[1]}")
+            break
         pair_s = (clock() - began) / pair
         plan = plan or plan_looks(pairs_in(budget_s, pair_s), params)
         last = clock() - began + pair_s > budget_s
@@ -64,7 +78,7 @@ def compare_builds(
                 break
         elif last:
             break
-    verdict, reason = _outcome(looks, whole, params)
+    verdict, reason = _outcome(looks, whole, params) if broken is None else _broken(*broken, rounds)
     return {
         "schema_version": 1,
         "as_of": as_of,
@@ -79,13 +93,14 @@ def compare_builds(
         "seed": seed,
         "policy": params.model_dump(mode="json"),
         "looks": {
-            "planned_pairs": list(plan.at),
-            "spending": plan.spending,
+            "planned_pairs": list(plan.at) if plan else [],
+            "spending": plan.spending if plan else None,
             "taken": [{"pairs": x.pairs, "verdict": x.verdict, "reason": x.reason} for x in looks],
         },
         "minutes": round((clock() - began) / 60, 2),
         "pair_s": round(pair_s, 2),
         "void_pairs": pair - whole,
+        "broken_off": None if broken is None else {"side": broken[0], "why": str(broken[1])},
         "estimates": _estimates(looks[-1], rounds, params) if looks else [],
         "resolves": resolved_in(looks[-1], pair_s, params.confidence) if looks else {},
         "rounds": [r.as_json() for r in rounds],
@@ -108,6 +123,25 @@ def _outcome(looks: list[Look], whole: int, params: AbParams) -> tuple[str, str]
         f"{whole} whole pairs of rounds in {params.budget_minutes:g} minutes; an interval needs {FEWEST}, a decision "
         f"rarely fewer than {LEAST_PAIRS}: a longer budget, or a quieter machine if rounds were void"
     )
+
+
+def _broken(which: Which, why: SeatrialError, rounds: list[Round]) -> tuple[str, str]:
+    """A candidate whose server ends under traffic that its base has borne is held. Of anything else - the base breaks
+    off, or the load client, or nothing has run yet - nothing can be said of the candidate.
+    """
+    borne = any(r.side == "base" and r.void is None and not r.failed for r in rounds)
+    reason = f"the {which} broke off after {len(rounds)} rounds: {str(why).splitlines()[0]}"
+    if which == "candidate" and borne and isinstance(why, ServerEnded):
+        return "hold", f"{reason} The base bore the same traffic."
+    return "undecided", f"{reason} Nothing follows from what was measured before; see the logs beside the rounds."
+
+
+def without_answers(verdict: str, reason: str, why: SeatrialError) -> dict[str, Any]:
+    """What of ab.json changes where the answers that were asked for could not be compared: a hold stays one."""
+    said = f"the answers could not be compared: {str(why).splitlines()[0]}"
+    if verdict == "hold":
+        return {"quality": None, "reason": f"{reason}; {said}"}
+    return {"quality": None, "verdict": "undecided", "reason": f"{said} (latency alone: {verdict}: {reason})"}
 
 
 def _progress(pair: list[Round], whole: int, plan: LookPlan, pair_s: float) -> str:

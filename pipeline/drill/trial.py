@@ -105,7 +105,8 @@ def write_load(root: Path, tier: str, rows: list[Row], **changes: Any) -> None:
         "truncation": truncation(frame, idle, fixed_output=True, deterministic=True),
     }  # fmt: skip
     write_json(folder / "load.json", value | changes)
-    write_json(folder / "server.json", {"info": {"memory": MEMORY}})
+    books = {f"metrics_{when}": {"seatrial_kv_integrity_errors_total": 0.0} for when in ("before", "after")}
+    write_json(folder / "server.json", {"info": {"memory": MEMORY}, **books})
     n = 60
     samples = {
         "t_s": [float(t) for t in range(n)], "requests_running": [3] * n, "requests_waiting": [0] * n,

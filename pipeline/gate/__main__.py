@@ -10,10 +10,10 @@ from pipeline.files import atomic_write, write_json
 from pipeline.gate.attempts import attempt_of, record
 from pipeline.gate.context import Context
 from pipeline.gate.diagnosis import diagnose
-from pipeline.gate.inputs import EVALSET, input_digests, read_json, read_tier
+from pipeline.gate.inputs import EVALSET, input_digests, read_json, read_review, read_tier
 from pipeline.gate.judge import judge_tier, waivers_now, what_changed, what_would_settle
 from pipeline.gate.junit import junit
-from pipeline.gate.model import Attempt, Baseline, Verdict
+from pipeline.gate.model import Attempt, Baseline, DiagnosisRow, Verdict
 from pipeline.gate.policy import read_policy
 from pipeline.gate.verdict import JUNIT, VERDICT, what_was_asked
 from pipeline.params import Params, load_params
@@ -38,7 +38,10 @@ def judge(params: Params, now: datetime) -> Verdict:
         problem = f"{EVALSET} cannot be read: {e}"
     runs = {tier: read_tier(tier) for tier in params.tiers}
     reference, candidate = runs[params.release.reference], runs[params.release.candidate]
-    contexts = {t: Context(run, reference, evalset, problem, baseline, policy) for t, run in runs.items()}
+    review, unread = read_review()
+    contexts = {
+        t: Context(run, reference, evalset, problem, baseline, policy, review, unread) for t, run in runs.items()
+    }
     tiers = {tier: judge_tier(context, now.date()) for tier, context in contexts.items()}
     said = tiers[candidate.tier]
     as_of = now.isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -57,7 +60,7 @@ def judge(params: Params, now: datetime) -> Verdict:
         attempts=[Attempt(**a) for a in record(attempt_of(candidate, policy, said.verdict, as_of))],
         what_changed=what_changed(contexts[candidate.tier]),
         tiers=tiers,
-        diagnosis=diagnose(candidate, reference, said.model_dump(mode="json")),
+        diagnosis=[DiagnosisRow(**r) for r in diagnose(candidate, reference, said.model_dump(mode="json"))],
         waivers=waivers_now(policy, now.date()),
         inputs=input_digests(params.tiers),
         asked=what_was_asked(params),

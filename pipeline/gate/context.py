@@ -19,6 +19,8 @@ class Context:
     evalset_problem: str | None
     baseline: Release | None
     policy: Policy
+    review: dict[str, Any] | None = None  # reports/review.json
+    review_problem: str | None = None  # why there is none; null: nobody was asked
 
     @property
     def is_reference(self) -> bool:

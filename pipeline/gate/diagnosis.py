@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.gate.explained import OVER, explained
 from pipeline.gate.inputs import TierRun
 
 Rules = list[dict[str, Any]]
@@ -22,11 +23,15 @@ LONG_LOSS = 10.0  # points that long documents lose more than the rest
 def diagnose(run: TierRun, reference: TierRun, verdict: dict[str, Any]) -> list[dict[str, Any]]:
     """Four rows, always in the same order, for the candidate."""
     rules = verdict["rules"]
-    return [_ttft(run, rules), _itl(run, reference, rules), _throughput(run, rules), _quality(run, reference, rules)]
+    rows = [_ttft(run, rules), _itl(run, reference, rules), _throughput(run, rules), _quality(run, reference, rules)]
+    return explained(rows, run, reference)
 
 
 def _row(step: int, symptom: str, finding: str, evidence: str, suspect: str) -> dict[str, Any]:
-    return {"step": step, "symptom": symptom, "finding": finding, "evidence": evidence, "suspect": suspect}
+    return {
+        "step": step, "symptom": symptom, "finding": finding, "evidence": evidence, "suspect": suspect, "cause": None,
+        "figure": None, "knob": None,
+    }  # fmt: skip
 
 
 def _of(rules: Rules, group: str, word: str = "") -> Rules:
@@ -43,7 +48,7 @@ def _finding(rules: Rules) -> tuple[str, str | None]:
     failing = [r["title"] for r in rules if r["outcome"] == "fail"]
     doubtful = [r["title"] for r in rules if r["outcome"] == "undecided"]
     if failing:
-        return "over a limit: " + ", ".join(failing), None
+        return OVER + ", ".join(failing), None
     if doubtful:
         return "not decided: " + ", ".join(doubtful), UNPROVEN
     return ("within limits" if rules else "no limit set"), NOBODY

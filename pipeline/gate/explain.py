@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scipy import stats
+
 from pipeline.errors import SeatrialError
 from pipeline.evaluation.items import EVALSETS, load_evalset
 from pipeline.gate.inputs import RESULTS
@@ -29,6 +31,7 @@ from pipeline.gate.policy import (
 from pipeline.gate.statistics.paired import detectable_delta
 from pipeline.gate.statistics.planning import failing_share, needed, passing_share, samples_to_fail
 from pipeline.gate.statistics.tails import FACTORS
+from pipeline.params import AbParams
 
 DISAGREEMENTS = (0.05, 0.10, 0.20)
 LESS = 2  # "what it would take to detect less": twice the share that is allowed
@@ -94,6 +97,30 @@ def power_of(rule: Rule, policy: Policy, sizes: Sizes) -> Lines:
     """What one rule can detect at the sizes at hand, and what it would take to detect less."""
     teller: Callable[[Any, float, Sizes], Lines] = _TELLERS.get(type(rule), _plain)
     return teller(rule, rule.confidence or policy.confidence, sizes)
+
+
+def explain_ab(ab: AbParams) -> str:
+    """The policy of ``seatrial ab``, for people: what blocks, how it decides, and what it can detect.
+
+    Student's t on the log ratios of pairs of rounds: with ``n`` pairs of spread s the interval's half width is
+    t s / sqrt(n); an equal build is inside the margin in 4 of 5 runs up to the spread told.
+    """
+    margin = math.log1p(ab.margin_percent / 100)
+    lines = [
+        f"seatrial ab: rounds A B B A of profile {ab.profile} for up to {ab.budget_minutes:g} minutes, {ab.looks} looks"
+        f" that share {1 - ab.confidence:.0%} of error (Pocock-type spending)",
+        *(f"    {stage}: {', '.join(names)} block" for stage, names in ab.blocking.items()),
+        f"    ship: each is surely less than {ab.margin_percent:g} % worse; hold: one is surely worse by more, among"
+        " all that block; else undecided",
+    ]
+    for pairs in (6, 12, 24):
+        reach = float(stats.t.isf(1 - ab.confidence, pairs - 1) + stats.t.ppf(0.8, pairs - 1))
+        most, seen = 100 * math.expm1(margin * math.sqrt(pairs) / reach), 100 * math.expm1(2 * margin)
+        lines.append(
+            f"    {pairs} pairs of rounds: a figure of an equal build passes in 4 of 5 runs where ratios spread by "
+            f"{most:.1f} % from pair to pair or less, and one {seen:.1f} % worse fails as often (at one look)"
+        )
+    return "\n".join(lines)
 
 
 def _plain(rule: Rule, confidence: float, sizes: Sizes) -> Lines:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 RESULTS = Path("results")
 EVALSET = Path("reports/evalset.json")
+REVIEW = Path("reports/review.json")
 FILES = (
     "plan.json",
     "eval/eval.json",
@@ -151,6 +152,34 @@ def read_tier(tier: str, root: Path = RESULTS) -> TierRun:
     return run
 
 
+class _Criterion(_Part):
+    items: int
+    alpha: float | None
+    candidate_mean: float | None
+    baseline_mean: float | None
+    difference: float | None
+    interval: list[float] | None
+    problem: str | None
+
+
+class _Review(_Part):
+    candidate: str
+    baseline: str
+    criteria: dict[str, _Criterion]
+
+
+def read_review(path: Path = REVIEW) -> tuple[dict[str, Any] | None, str | None]:
+    """(people's ratings, None), (None, None) where nobody was asked, (None, why) where they cannot be read."""
+    try:
+        return _checked(_Review)(path), None
+    except FileNotFoundError:
+        return None, None
+    except ValidationError as e:
+        return None, f"{path} is not what `seatrial review import` writes: {_first(e)}"
+    except (OSError, ValueError, RecursionError) as e:
+        return None, f"{path} cannot be read: {e}"
+
+
 def _first(e: ValidationError) -> str:
     x = e.errors()[0]
     return f"{'.'.join(map(str, x['loc'])) or 'content'}: {x['msg']}"
@@ -242,5 +271,5 @@ def _records(path: Path, load: dict[str, Any] | None) -> pl.DataFrame:
 
 def input_digests(tiers: list[str], root: Path = RESULTS, evalset: Path = EVALSET) -> dict[str, str | None]:
     """sha256 of every file that a verdict rests on (None: absent), by which a stale verdict is recognised."""
-    paths = [root / tier / name for tier in tiers for name in FILES] + [evalset]
+    paths = [root / tier / name for tier in tiers for name in FILES] + [evalset, REVIEW]
     return {p.as_posix(): sha256_file(p) if p.is_file() else None for p in paths}

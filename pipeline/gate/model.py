@@ -68,6 +68,21 @@ class Baseline(_Strict):
     promoted_at: str
 
 
+class DiagnosisRow(_Strict):
+    """One step of the fixed order, of the candidate. ``cause``, ``figure`` and ``knob`` (what to try) are what the
+    engine's own logs say of a step whose rules fail; ``figure`` alone says why they do not; null where none fails.
+    """
+
+    step: int
+    symptom: str
+    finding: str
+    evidence: str
+    suspect: str
+    cause: str | None = None
+    figure: str | None = None
+    knob: str | None = None
+
+
 class WaiverNow(_Strict):
     rule: str
     tier: str
@@ -97,7 +112,7 @@ class Verdict(_Strict):
     attempts: list[Attempt] = Field(description="all of this build that were judged, oldest first")
     what_changed: WhatChanged | None = Field(description="null: the candidate's provenance is missing")
     tiers: dict[str, TierVerdict]
-    diagnosis: list[dict[str, Any]]
+    diagnosis: list[DiagnosisRow]
     waivers: list[WaiverNow]
     inputs: dict[str, str | None]
     asked: str

@@ -122,6 +122,22 @@ class LedgerMatch(_Rule):
     within_percent: float = Field(gt=0, lt=100)
 
 
+class KvIntegrity(_Rule):
+    """The KV pool's books balanced at every idle check during the load test: a single error fails."""
+
+    kind: Literal["kv_integrity"]
+
+
+class Review(_Rule):
+    """People's ratings against the release in service (reports/review.json): no criterion's mean is lower by more than
+    the margin. Where nobody was asked it says so, and never passes.
+    """
+
+    kind: Literal["review"]
+    margin_points: float = Field(gt=0, lt=4, description="of the rating scale, which goes from 1 to 5")
+    required: bool = Field(False, description="undecided, not merely not asked, where there are no ratings")
+
+
 class QualityBaseline(_Margin):
     """Accuracy against the release in service, paired by item, on the same evalset version."""
 
@@ -139,7 +155,7 @@ class LatencyBaseline(_Rule):
 
 Rule = (
     LatencyLimit | ErrorRate | Truncation | QualityDelta | Pinned | AnswerLength | CutOff | Divergence | EvalsetHealth
-    | Provenance | ClientHealth | LedgerMatch | QualityBaseline | LatencyBaseline
+    | Provenance | ClientHealth | LedgerMatch | KvIntegrity | Review | QualityBaseline | LatencyBaseline
 )  # fmt: skip
 KINDS = tuple(r.model_fields["kind"].annotation.__args__[0] for r in Rule.__args__)
 

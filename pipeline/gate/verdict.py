@@ -93,6 +93,9 @@ def _text(value: Verdict) -> str:
         lines.append(f"  {SYMBOLS[r.outcome]} {r.outcome}{waived}, {r.severity}: {r.title}: {r.detail}")
         if r.would_decide:
             lines.append(f"      would decide it: {r.would_decide}")
+    for row in value.diagnosis:
+        if row.cause is not None:
+            lines += ["", f"{row.symptom}: {row.cause} ({row.figure}); try: {row.knob}"]
     if value.settle:
         lines += ["", *_settle(value)]
     if len(value.attempts) > 1:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.gate.context import Context
 from pipeline.gate.result import RuleResult
-from pipeline.gate.rules import baseline, health, latency, quality
+from pipeline.gate.rules import baseline, health, latency, quality, review
 
 Judge = Callable[[Any, Context], list[RuleResult]]
 
@@ -24,6 +24,8 @@ JUDGES: dict[str, Judge] = {
     "provenance": health.provenance,
     "client_health": health.client_health,
     "ledger": health.ledger,
+    "kv_integrity": health.kv_integrity,
+    "review": review.review,
     "quality_baseline": baseline.quality_baseline,
     "latency_baseline": baseline.latency_baseline,
 }

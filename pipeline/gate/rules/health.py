@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pipeline.gate.context import Context, result
 from pipeline.gate.inputs import EVALSET
-from pipeline.gate.policy import ClientHealth, EvalsetHealth, LedgerMatch, Provenance
+from pipeline.gate.policy import ClientHealth, EvalsetHealth, KvIntegrity, LedgerMatch, Provenance
 from pipeline.gate.result import Outcome, RuleResult
 from pipeline.provenance import differing, seam_of
 
@@ -140,3 +140,25 @@ def ledger(rule: LedgerMatch, context: Context) -> list[RuleResult]:
             rule, "provenance", title, outcome, "; ".join(parts), value=worst, unit="%", limit=rule.within_percent
         )
     ]  # fmt: skip
+
+
+KV_ERRORS = "seatrial_kv_integrity_errors_total"
+
+
+def kv_integrity(rule: KvIntegrity, context: Context) -> list[RuleResult]:
+    """Counted by the engine over the load test, its idle moments after it included."""
+    title, values = "the KV pool's books", {"unit": "errors", "limit": 0.0}
+    server, header = context.run.server, context.run.header("load")
+    if header is not None and header.engine.name.startswith("foreign "):
+        return [result(rule, "errors", title, "not_applicable", f"not measurable here: {header.engine.name}", **values)]
+    if server is None:
+        why = context.run.missing("load/server") or "no load test"
+        return [result(rule, "errors", title, "undecided", f"not measured: {why}", **values)]
+    before, after = ((server.get(k) or {}).get(KV_ERRORS) for k in ("metrics_before", "metrics_after"))
+    if not isinstance(before, int | float) or not isinstance(after, int | float):
+        detail = f"not measured: load/server.json holds no {KV_ERRORS} from before and after"
+        return [result(rule, "errors", title, "undecided", detail, would_decide="a load test", **values)]
+    errors = float(after) - float(before)
+    detail = f"{errors:g} idle checks of the KV pool found that its books did not balance"
+    outcome: Outcome = "pass" if errors == 0 else "fail"
+    return [result(rule, "errors", title, outcome, detail, value=errors, **values)]

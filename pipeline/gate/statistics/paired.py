@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize, special, stats
 
-from pipeline.gate.statistics.clusters import ClusteredMean, clustered_mean
+from pipeline.gate.statistics.clusters import ClusteredMean, clustered_mean, design_effect
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,14 @@ class Score:
 
     It takes the variance where the difference is what is tested, not where it was seen: losses are rare, and a run
     that happens to lose few would otherwise be sure of it too (the t-interval lets 10 % of builds at the margin pass
-    where it says 5). ``lost`` and ``gained``: mean score lost and gained per pair. ``pairs``: as many independent pairs
-    as would have the standard error that the clusters have (Kish 1965, section 5.4), so that items of one source,
-    scenarios and scores between 0 and 1 all count as what they are worth. Student's t for that error's freedom.
+    where it says 5). ``lost`` and ``gained``: mean score lost and gained per pair. ``pairs``: how many independent
+    pairs these are worth (``clusters.design_effect``). The variance follows from the share tested, so the statistic is
+    normal and needs no Student's t.
     """
 
     lost: float
     gained: float
     pairs: float
-    freedom: int
 
     def statistic(self, difference: float) -> float:
         """Falls as ``difference`` rises; 0 at the one that was seen."""
@@ -65,18 +64,18 @@ class Score:
 
     def p_below(self, limit: float) -> float:
         """p-value of the test that the true difference is below ``limit``."""
-        return float(special.stdtr(self.freedom, self.statistic(limit)))
+        return float(special.ndtr(self.statistic(limit)))
 
     def bounds(self, confidence: float) -> tuple[float, float]:
         """One-sided bounds, each at ``confidence``."""
-        t, seen, edge = float(special.stdtrit(self.freedom, confidence)), self.gained - self.lost, 1 - 1e-9
+        z, seen, edge = float(special.ndtri(confidence)), self.gained - self.lost, 1 - 1e-9
 
         def end(target: float, outermost: float) -> float:
             if seen == outermost or (self.statistic(outermost) - target) * target <= 0:
                 return math.copysign(1.0, outermost)
             return float(optimize.brentq(lambda x: self.statistic(x) - target, outermost, seen))
 
-        return end(t, -edge), end(-t, edge)
+        return end(z, -edge), end(-z, edge)
 
 
 def paired_delta(
@@ -88,9 +87,9 @@ def paired_delta(
 ) -> Paired:
     """Mean of ``candidate - reference`` with one-sided bounds at ``confidence``.
 
-    The bounds are those of :class:`Score`. Where nearly nothing differs the variance is no evidence of equality:
-    neither bound is nearer than the share of lost items that could hide behind none seen in as many clusters,
-    ``1 - (1 - confidence)^(1/clusters)`` scaled to the items of a mean cluster, or a single item.
+    The bounds are those of :class:`Score`. Where nothing was lost that is no evidence that nothing can be: the lower
+    bound is no nearer than the share that could hide behind none seen, ``1 - (1 - confidence)^(1/pairs)``, exactly;
+    the upper one likewise where nothing was gained.
 
     Raises:
         ValueError: no items, or sequences of different length.
@@ -102,13 +101,12 @@ def paired_delta(
     d = np.asarray(candidate, dtype=np.float64) - np.asarray(reference, dtype=np.float64)
     n = len(d)
     mean = clustered_mean(d, strata, clusters)
-    floor = max(1 - (1 - confidence) ** (1 / mean.clusters), 1 / n)
     mass_lost, mass_gained = float(np.maximum(-d, 0).mean()), float(np.maximum(d, 0).mean())
-    spread = mass_lost + mass_gained - mean.mean**2  # variance of one pair whose score is lost or gained whole
-    worth = spread / mean.error**2 if mean.error > 0 and spread > 0 else float(n)
-    score = Score(mass_lost, mass_gained, worth, mean.freedom)
+    score = Score(mass_lost, mass_gained, n / design_effect(d, strata, clusters))
     low, high = score.bounds(confidence)
-    low, high = min(low, mean.mean - floor), max(high, mean.mean + floor)
+    hidden = 1 - (1 - confidence) ** (1 / score.pairs)
+    low = low if mass_lost else min(low, mean.mean - hidden)
+    high = high if mass_gained else max(high, mean.mean + hidden)
     lost, gained = int((d < 0).sum()), int((d > 0).sum())
     return Paired(mean.mean, low, high, n, lost, gained, mcnemar(lost, gained), mean, score)
 

@@ -1,8 +1,10 @@
 """The search for the goodput knee: a bounded bisection over rates, each judged by the share of requests within the SLO.
 
 A probe is a short open-loop stage at one rate. Probes of one rate are pooled; a rate holds or breaks the target when
-the whole interval of the share (Clopper and Pearson, at the effective number of requests) is on one side. Only such
-rates bound the knee; a rate that stays open after :data:`MOST_LOOKS` probes directs the search by its estimate alone.
+the whole interval of the share (Clopper and Pearson, at the effective number of requests) is on one side. A rate may be
+looked at up to :data:`MOST_LOOKS` times, so the looks share the error (Pocock-type spending, ``statistics.looks``): had
+each all of it, a rate at the target would be called wrongly twice as often as the confidence says. Only such rates
+bound the knee; one that stays open after the last look directs the search by its estimate alone.
 Goodput as the highest rate that keeps the SLO: DistServe (Zhong et al., OSDI 2024, section 2).
 """
 
@@ -14,10 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pipeline.gate.statistics.looks import LookPlan
 from pipeline.gate.statistics.shares import share_interval
 
 MOST_LOOKS = 3
 _STEP_UP = 2.0
+_LOOK = 2  # data of one look in the plan's unit, which only its ratio counts; a plan begins with 2
 State = Literal["holds", "breaks", "open"]
 
 
@@ -83,11 +87,15 @@ class Bounds:
 
 
 def rate_of(probes: list[Probe], bounds: Bounds) -> Rate:
-    """The probes of one rate, pooled."""
+    """The probes of one rate, pooled: as many looks. Each probe of a rate measures as many requests, so the looks lie
+    evenly.
+    """
     n, good = sum(p.requests for p in probes), sum(p.good for p in probes)
     effective = sum(p.effective for p in probes)
     share = good / n if n else 0.0
-    low, high = share_interval(share * effective, effective, 1 - (1 - bounds.confidence) / 2)
+    plan = LookPlan(tuple(_LOOK * (k + 1) for k in range(MOST_LOOKS)), (1 - bounds.confidence) / 2)
+    level = plan.level(plan.at[: len(probes)])
+    low, high = share_interval(share * effective, effective, 1 - level)
     state: State = "holds" if low >= bounds.target else "breaks" if high < bounds.target else "open"
     return Rate(probes[0].rate_per_s, len(probes), n, share, low, high, state)
 

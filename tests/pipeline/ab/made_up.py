@@ -34,6 +34,7 @@ class Machine:
         self.void: set[int] = set()
         self.failing: Which | None = None
         self.zero: tuple[str, str] | None = None
+        self.breaks: tuple[int, Which, Exception] | None = None  # what ends that round of that pair
         self.order: list[tuple[int, str, int]] = []
 
     def clock(self) -> float:
@@ -44,6 +45,8 @@ class Machine:
     ) -> Round:
         self.now_s += self.round_s
         self.order.append((pair, which, seed))
+        if self.breaks is not None and self.breaks[:2] == (pair, which):
+            raise self.breaks[2]
         figures: dict[tuple[str, str], float | None] = {}
         drift = 1 + 0.02 * math.sin(pair)
         for stage in STAGES:

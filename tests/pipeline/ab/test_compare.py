@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.ab.compare import compare_builds
+from pipeline.ab.compare import compare_builds, without_answers
 from pipeline.ab.report import EXIT_CODES, markdown
+from pipeline.ab.rounds import Which
+from pipeline.errors import SeatrialError
 from pipeline.params import AbParams
+from pipeline.serving import ServerEnded
 from pipeline.stage import Stage
 from tests.pipeline.ab.made_up import Machine, figure_of, side
 
@@ -144,3 +147,48 @@ def test_more_than_one_identity_is_confounded(tmp_path: Path) -> None:
     )  # fmt: skip
     assert value["what_differs"] == ["engine", "quantisation"]
     assert "confounded: engine, quantisation differ at once" in markdown(value)
+
+
+def test_a_candidate_that_dies_under_what_its_base_bore_is_held(tmp_path: Path) -> None:
+    machine = Machine({})
+    machine.breaks = (3, "candidate", ServerEnded("the server of b ended with exit code -9\nlast words"))
+    value = compared(machine, tmp_path)
+    assert (value["verdict"], EXIT_CODES[value["verdict"]]) == ("hold", 1)
+    assert value["reason"].startswith("the candidate broke off after 6 rounds: the server of b ended with exit code -9")
+    assert "last words" not in value["reason"]
+    assert value["broken_off"] == {"side": "candidate", "why": "the server of b ended with exit code -9\nlast words"}
+    assert len(value["rounds"]) == 6
+    assert "**HOLD**" in markdown(value)
+
+
+@pytest.mark.parametrize(
+    ("pair", "side", "error"),
+    [
+        (3, "base", ServerEnded("the server of a ended")),
+        (3, "candidate", SeatrialError("Locust ended with exit code 2")),
+        (0, "base", ServerEnded("the server of a ended before it was ready")),
+    ],
+)
+def test_what_says_nothing_of_the_candidate_is_undecided(
+    pair: int, side: Which, error: SeatrialError, tmp_path: Path
+) -> None:
+    machine = Machine({}, noise=0.002)  # the first look would have shipped
+    machine.breaks = (pair, side, error)
+    value = compared(machine, tmp_path)
+    assert (value["verdict"], EXIT_CODES[value["verdict"]]) == ("undecided", 2)
+    assert value["reason"].startswith(f"the {side} broke off after ")
+    assert str(error) in markdown(value)
+
+
+def test_a_candidate_that_never_ran_is_held_only_beside_a_base_that_did(tmp_path: Path) -> None:
+    machine = Machine({})
+    machine.breaks = (0, "candidate", ServerEnded("the server of b ended before it was ready"))
+    assert compared(machine, tmp_path)["verdict"] == "hold"
+
+
+def test_answers_that_could_not_be_compared_are_no_ship() -> None:
+    error = SeatrialError("the server of b ended\nmore")
+    found = without_answers("ship", "all is well", error)
+    assert found["verdict"] == "undecided"
+    assert found["reason"].startswith("the answers could not be compared: the server of b ended (latency alone: ship")
+    assert "verdict" not in without_answers("hold", "slower", error)

@@ -17,11 +17,12 @@ from scipy import stats
 from pipeline.errors import SeatrialError
 from pipeline.evaluation.items import load_evalset
 from pipeline.files import write_json
-from pipeline.gate.explain import explain, sizes_at_hand
+from pipeline.gate.explain import explain, explain_ab, sizes_at_hand
 from pipeline.gate.policy import KINDS, AnswerLength, CutOff, LatencyLimit, QualityBaseline, QualityDelta, read_policy
 from pipeline.gate.rules import JUDGES
 from pipeline.gate.statistics.planning import failing_share, needed, passing_share, samples_to_fail
 from pipeline.gate.statistics.shares import judge_share
+from pipeline.params import AbParams
 
 ROOT = Path(__file__).resolve().parents[3]
 TIERS = ["bf16", "int8"]
@@ -47,7 +48,7 @@ MISTAKES: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda g: g.update(limits=1), "gate.limits: Extra inputs are not permitted"),
     (_add({"id": "x", "kind": "vibes"}), "rule 'x' has the unknown kind 'vibes'; known: latency_limit"),
     (_add({"id": "x"}), "rule 'x' has the unknown kind None"),
-    (_add("p95"), "rule number 19 is 'p95', expected a mapping"),
+    (_add("p95"), "rule number 21 is 'p95', expected a mapping"),
     (
         lambda g: g["policies"]["release"].update(limits_for="gpu"),
         "release.limits_for is 'gpu'; gate.machine_classes ha",
@@ -179,3 +180,12 @@ def test_the_sample_that_fails_twice_the_share_is_just_enough() -> None:
     assert samples_to_fail(0.05, 0.05, 0.95) is None
     with pytest.raises(ValueError, match="no sample of up to 1000000 passes"):
         needed(1e-9, 0.95)
+
+
+def test_the_comparison_of_builds_is_explained_too() -> None:
+    text = explain_ab(AbParams(margin_percent=5, budget_minutes=20, looks=3))
+    assert "for up to 20 minutes, 3 looks that share 5% of error" in text
+    assert "prefill: ttft-p50, ttft-p95 block" in text
+    # With 5 degrees of freedom t is 2.015 at 95 % and 0.920 at 80 %: ln 1.05 sqrt(6) / 2.935 = 4.07 %, or 4.16 %.
+    assert "6 pairs of rounds: a figure of an equal build passes in 4 of 5 runs where ratios spread by 4.2 %" in text
+    assert "and one 10.2 % worse fails as often" in text

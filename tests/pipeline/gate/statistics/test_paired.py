@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, special, stats
 
+from pipeline.gate.statistics.clusters import design_effect
 from pipeline.gate.statistics.paired import Score, detectable_delta, flips, paired_delta
 
 
@@ -53,19 +54,16 @@ def _twin(lost: int, gained: int, n: int, difference: float) -> float:
 @pytest.mark.parametrize("difference", [-0.2, -0.06, 0.03])
 def test_the_statistic_is_that_of_the_restricted_likelihood(lost: int, gained: int, difference: float) -> None:
     n = 100
-    score = Score(lost / n, gained / n, n, 10**9)
+    score = Score(lost / n, gained / n, n)
     assert score.statistic(difference) == pytest.approx(_twin(lost, gained, n, difference), rel=1e-3, abs=1e-3)
 
 
 @given(
-    lost=st.floats(0, 0.5), gained=st.floats(0, 0.5), pairs=st.floats(2, 2000), freedom=st.integers(1, 200),
-    confidence=st.floats(0.6, 0.999),
+    lost=st.floats(0, 0.5), gained=st.floats(0, 0.5), pairs=st.floats(2, 2000), confidence=st.floats(0.6, 0.999),
 )  # fmt: skip
 @settings(deadline=None, max_examples=80)
-def test_bounds_and_p_values_of_a_difference_agree(
-    lost: float, gained: float, pairs: float, freedom: int, confidence: float
-) -> None:
-    score = Score(lost, gained, pairs, freedom)
+def test_bounds_and_p_values_of_a_difference_agree(lost: float, gained: float, pairs: float, confidence: float) -> None:
+    score = Score(lost, gained, pairs)
     low, high = score.bounds(confidence)
     assert -1 <= low <= gained - lost <= high <= 1
     if low > -1:
@@ -132,3 +130,24 @@ def test_flips_name_the_items() -> None:
     assert (f.lost, f.gained, f.share) == (("a",), ("c",), 0.5)
     with pytest.raises(ValueError, match="1 items were asked of one only, for instance b"):
         flips({"a": 0.0, "b": 1.0}, {"a": 1.0})
+
+
+def test_the_design_effect_of_clusters() -> None:
+    """Clusters of four: nothing told counts each as one value, independence as four, and copies as one again."""
+    rng, n = np.random.default_rng(2), 4000
+    ids = [str(i // 4) for i in range(n)]
+    strata = ["s"] * n
+    assert design_effect(np.zeros(n), strata, ids) == 4
+    assert design_effect(np.zeros(n), strata, [str(i) for i in range(n)]) == 1
+    alone = np.where(rng.random(n) < 0.1, -1.0, 0.0)
+    assert design_effect(alone, strata, ids) == pytest.approx(1, abs=0.1)
+    copies = np.repeat(alone[::4], 4)
+    assert design_effect(copies, strata, ids) == pytest.approx(4, abs=0.02)
+    one = np.zeros(n)
+    one[5] = -1.0  # a single flip: half is still taken for granted
+    assert design_effect(one, strata, ids) == pytest.approx((1 + 4) / 2, abs=0.01)
+
+
+def test_names_of_clusters_are_kept_apart_by_stratum() -> None:
+    values = np.array([1.0, 0.0, 0.0, 1.0])
+    assert design_effect(values, ["a", "b", "a", "b"], ["x", "x", "y", "y"]) == 1

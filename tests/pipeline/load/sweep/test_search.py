@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pipeline.load.sweep.search import Bounds, Found, Probe, rate_of, search
+from pipeline.gate.statistics.shares import share_interval
+from pipeline.load.sweep.search import MOST_LOOKS, Bounds, Found, Probe, rate_of, search
 
 
 class Server:
@@ -110,3 +111,22 @@ def test_bounds_that_make_no_sense_are_refused(changes: dict[str, float]) -> Non
     values = {"lowest_per_s": 1.0, "highest_per_s": 4.0} | changes
     with pytest.raises(ValueError, match="expected"):
         Bounds(**values)
+
+
+def test_looks_at_a_rate_at_the_target_err_no_more_than_they_say() -> None:
+    """Up to three looks, stopping at the first that decides: exactly at the target either answer is wrong."""
+    rng, bounds, runs, wrong, each = random.Random(11), Bounds(1, 64), 1500, 0, 0
+    for _ in range(runs):
+        probes: list[Probe] = []
+        states: list[str] = []
+        plain: list[bool] = []
+        for _look in range(MOST_LOOKS):
+            probes.append(Probe(5.0, 200, sum(rng.random() < bounds.target for _ in range(200)), 200.0))
+            states.append(rate_of(probes, bounds).state)
+            good, n = sum(p.good for p in probes), sum(p.requests for p in probes)
+            low, high = share_interval(good, n, 1 - (1 - bounds.confidence) / 2)
+            plain.append(not low < bounds.target <= high)
+        wrong += any(s != "open" for s in states)
+        each += any(plain)
+    assert wrong / runs <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / runs)
+    assert each > 1.3 * wrong  # what it would be without the correction
