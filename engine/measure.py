@@ -10,6 +10,8 @@ JSON: the planned bytes and the measured ones.
     total         the highest memory of the process, less what it had after its imports, while the allocator keeps as
                   much for later as it ever does; so with Python's objects and the allocator's slack, which nobody plans
 
+On a device the allocator's own books are read instead: ``device_measured``.
+
 A process's memory here is what is resident and its own (``RssAnon``): pages of libraries and other mapped files are not
 in it.
 """
@@ -191,6 +193,9 @@ def measure(artifact: Path, config: EngineConfig, references: Path) -> dict[str,
     runner = core.runner
     assert isinstance(runner, ModelRunner)
     trial = Trial(core)
+    if config.backend == "cuda":
+        trial.largest_steps()
+        return report(about, trial, device_measured(runner.memory()), {"imported_bytes": imported})
     trial.steps(rows=4, seqs=3, scored=2)  # so that code is loaded and block 0 has something in it
     trial.fill_pool()
     filled, memory = in_use(), runner.memory()
@@ -198,6 +203,34 @@ def measure(artifact: Path, config: EngineConfig, references: Path) -> dict[str,
     step_peak = peak_of(trial.largest_steps)
     keep_freed(MOST_KEPT_BYTES)
     peak = peak_of(trial.largest_steps)
+    measured = {
+        "weights_bytes": memory["weights_bytes"],
+        "activation_bytes": others + step_peak - filled,
+        "kv_pool_bytes": memory["kv_pool_bytes"],
+        "total_bytes": peak - imported,
+    }
+    process = {
+        "imported_bytes": imported,
+        "pool_filled_bytes": filled,
+        "step_peak_bytes": step_peak,
+        "peak_bytes": peak,
+    }
+    return report(about, trial, measured, process)
+
+
+def device_measured(memory: dict[str, int]) -> dict[str, int]:
+    """Of a device, by its allocator: activations are what its tensors took at most beside weights and pool since the
+    model was loaded; total is what it has taken from the device, with what it keeps for later."""
+    weights, pool = memory["weights_bytes"], memory["kv_pool_bytes"]
+    return {
+        "weights_bytes": weights,
+        "activation_bytes": memory["device_highest_bytes"] - weights - pool,
+        "kv_pool_bytes": pool,
+        "total_bytes": memory["device_reserved_bytes"],
+    }
+
+
+def report(about: dict[str, Any], trial: Trial, measured: dict[str, int], process: dict[str, int]) -> dict[str, Any]:
     return {
         "schema_version": 1,
         "derived": about["derived"],
@@ -205,18 +238,8 @@ def measure(artifact: Path, config: EngineConfig, references: Path) -> dict[str,
             "tokens": max(row.prefill_tokens + row.decode_requests for row in trial.rows),
             "requests": max(row.prefill_requests + row.decode_requests for row in trial.rows),
         },
-        "measured": {
-            "weights_bytes": memory["weights_bytes"],
-            "activation_bytes": others + step_peak - filled,
-            "kv_pool_bytes": memory["kv_pool_bytes"],
-            "total_bytes": peak - imported,
-        },
-        "process": {
-            "imported_bytes": imported,
-            "pool_filled_bytes": filled,
-            "step_peak_bytes": step_peak,
-            "peak_bytes": peak,
-        },
+        "measured": measured,
+        "process": process,
     }
 
 

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from engine.bench.__main__ import main
-from engine.bench.engines.contenders import add_options, contenders
+from engine.bench.engines.contenders import add_options, contenders, device_of
 from engine.bench.engines.drivers.ours import weight_facts
 from engine.bench.engines.piped import PipedEngine
 from engine.bench.engines.served import ServedEngine
@@ -219,3 +219,25 @@ def test_mistakes_are_one_line_and_exit_code_3(
 def test_ids_need_a_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["engine", "--out", str(tmp_path), "--peer", f"only={DRIVER}"]) == 3
     assert "the vocabulary is not known: give --vocab N" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "device"),
+    [
+        ([], "cpu"),
+        (["--device", "cuda"], "cuda"),
+        (["--config-json", '{"device": "cuda"}'], "cuda"),
+        (["--set", "backend=cuda"], "cuda"),
+    ],
+)
+def test_both_sides_run_on_the_same_device(folder: Path, more: list[str], device: str) -> None:
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    given = ["--artifact", str(folder / "int8"), "--transformers", str(folder / "int8"), *more]
+    arguments = parser.parse_args(given)
+    ours, theirs = contenders(arguments)
+    assert isinstance(ours, PipedEngine)
+    assert isinstance(theirs, PipedEngine)
+    assert json.loads(ours.command[ours.command.index("--config-json") + 1])["backend"] == device
+    assert theirs.command[theirs.command.index("--device") + 1] == device
+    assert device_of(arguments) == device

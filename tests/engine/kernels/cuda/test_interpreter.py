@@ -29,7 +29,7 @@ def steps(runner: ModelRunner) -> list[torch.Tensor]:
     return [t.clone() for t in (*first, *second) if t is not None]
 
 
-@pytest.mark.parametrize("tier", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("tier", ["bf16", "int4"])
 def test_a_recorded_step_has_the_bits_of_an_eager_one_and_the_numbers_of_the_reference(
     tmp_path: Path, tier: Tier
 ) -> None:
@@ -40,7 +40,9 @@ def test_a_recorded_step_has_the_bits_of_an_eager_one_and_the_numbers_of_the_ref
     found = steps(recorded)
     assert graphs.replays == 1
     assert len(replay_of(recorded).graphs) == 2
-    eager = steps(device_runner(artifact, None, CudaKernels, **SMALL))
+    replay_of(recorded).graphs.clear()
+    eager = steps(recorded)
+    assert graphs.replays == 1
     reference = steps(device_runner(artifact, None, OnReference, **SMALL))
     for mine, plain, right in zip(found, eager, reference, strict=True):
         assert torch.equal(mine, plain)

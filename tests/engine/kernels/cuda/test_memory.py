@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from engine.batch import BatchEntry
+from engine.config import EngineConfig
 from engine.kernels.cuda.memory import DeviceMemoryError, Figures, wanted_of
 from engine.ledger import device_activation_bytes
+from engine.measure import device_measured
 from tests.engine.kernels.cuda.fakes import Books, FakeGraphs, device_runner
 from tests.tiny import make_tiny_artifact
 
@@ -93,7 +95,6 @@ def test_a_step_without_memory_says_what_there_was(artifact: Path, monkeypatch: 
 def test_the_plan_of_a_device_covers_what_a_step_holds(artifact: Path) -> None:
     """At least the rows of the widest operation and two sets of logits; and it grows with each of them."""
     runner = device_runner(artifact, None)
-    from engine.config import EngineConfig
 
     def planned(**config: Any) -> int:
         return device_activation_bytes(runner.shape, EngineConfig(backend="cuda", **config), "bfloat16")
@@ -102,3 +103,19 @@ def test_the_plan_of_a_device_covers_what_a_step_holds(artifact: Path) -> None:
     assert planned(**base) > 512 * 3 * 160 * 2 + 2 * 16 * 272 * 4
     assert planned(**base | {"max_num_batched_tokens": 1024}) > planned(**base)
     assert planned(**base | {"max_num_seqs": 32}) > planned(**base)
+
+
+def test_a_device_is_measured_by_its_books() -> None:
+    memory = {
+        "weights_bytes": 100,
+        "kv_pool_bytes": 50,
+        "device_highest_bytes": 190,
+        "device_reserved_bytes": 220,
+        "device_allocated_bytes": 155,
+    }
+    assert device_measured(memory) == {
+        "weights_bytes": 100,
+        "activation_bytes": 40,
+        "kv_pool_bytes": 50,
+        "total_bytes": 220,
+    }
