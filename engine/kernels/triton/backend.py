@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -28,10 +28,10 @@ from engine.kernels.triton.launch import (
     SPLIT_PROGRAMS,
     AttentionTile,
     contiguous_rows,
-    launch,
     next_power,
     product_tile,
     row_tile,
+    run,
 )
 from engine.kernels.triton.weights import TritonLinear, pack
 
@@ -54,21 +54,25 @@ class TritonKernels(Composed):
         device: torch.device | None = None,
         tile: AttentionTile | None = None,
         split_programs: int = SPLIT_PROGRAMS,
+        launch: Callable[..., None] | None = None,
     ) -> None:
         """``threads``: of PyTorch, for what the host computes. ``device``: of what is allocated here; None: the current
-        GPU, or in the interpreter the CPU. ``tile`` and ``split_programs``: of attention, see launch.py.
+        GPU, or in the interpreter the CPU. ``tile`` and ``split_programs``: of attention, see launch.py. ``launch``:
+        what is done instead of ``launch.run``, with any device.
 
         Raises:
             UnavailableError: neither a GPU nor the interpreter is there.
         """
         if device is None:
             device = torch.device("cpu" if INTERPRETED else "cuda")
-        if device.type != ("cpu" if INTERPRETED else "cuda") or not (INTERPRETED or torch.cuda.is_available()):
+        there = device.type == "cpu" if INTERPRETED else device.type == "cuda" and torch.cuda.is_available()
+        if launch is None and not there:
             raise UnavailableError(
                 f"Triton's kernels need a GPU that this PyTorch ({torch.__version__}) can use, found none for device "
                 f"{device}; for tests without one, set TRITON_INTERPRET=1 before triton is imported"
             )
         self.dtype, self.device, self.torch_threads = dtype, device, threads
+        self._launch = launch or run
         self.tile, self.split_programs = tile or AttentionTile(), split_programs
 
     # Weights and products
@@ -105,17 +109,19 @@ class TritonKernels(Composed):
             x, scales = self.quantise(x)
         if w.scheme == "bf16":
             constants["DEPTH"] = max(16, tile.depth_bytes // self.dtype.itemsize)
-            launch(products.dense, grid, x, own["weight"], w.bias, out, *shape, **constants, **how)
+            self._launch(products.dense, grid, x, own["weight"], w.bias, out, *shape, **constants, **how)
         elif w.scheme == "w8a8":
             constants |= {"DEPTH": tile.depth_bytes, "DTYPE": rounded}
-            launch(products.int8, grid, x, scales, own["weight"], own["scale"], w.bias, out, *shape, **constants, **how)
+            self._launch(
+                products.int8, grid, x, scales, own["weight"], own["scale"], w.bias, out, *shape, **constants, **how
+            )
         else:
             packed = (own["codes"], own["scale"], own["zero"], w.bias, out, *shape, w.group)
             constants |= {"HALF": w.half, "PART": max(32 if w.scheme == "w4a8" else 16, w.half)}
             if w.scheme == "w4a8":
-                launch(products.int4a8, grid, x, scales, *packed, DTYPE=rounded, **constants, **how)
+                self._launch(products.int4a8, grid, x, scales, *packed, DTYPE=rounded, **constants, **how)
             else:
-                launch(products.int4, grid, x, *packed, **constants, **how)
+                self._launch(products.int4, grid, x, *packed, **constants, **how)
         return out
 
     def quantise(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -123,7 +129,7 @@ class TritonKernels(Composed):
         count, width = x.shape
         q, scales = x.new_empty(x.shape, dtype=torch.int8), x.new_empty(count, dtype=torch.float32)
         tile = row_tile(width)
-        launch(
+        self._launch(
             rows.quantise_rows, (tile.grid(count),), x, q, scales, count, width,
             BLOCK_T=tile.rows, BLOCK=tile.width, warps=tile.warps,
         )  # fmt: skip
@@ -146,7 +152,7 @@ class TritonKernels(Composed):
         out = torch.empty_like(x)
         total = x if residual is None else torch.empty_like(x)
         tile = row_tile(x.shape[1])
-        launch(
+        self._launch(
             rows.rms_norm, (tile.grid(x.shape[0]),), x, residual, weight, out, total, *x.shape, eps,
             ADD=residual is not None, BLOCK_T=tile.rows, BLOCK=tile.width, warps=tile.warps,
         )  # fmt: skip
@@ -157,7 +163,7 @@ class TritonKernels(Composed):
         count, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty(count, width)
         tile = row_tile(min(width, 1024))
-        launch(
+        self._launch(
             rows.gated_mul, (tile.grid(count), -(-width // tile.width)), gate_up, out, count, width,
             GELU=activation == "gelu_tanh", BLOCK_T=tile.rows, BLOCK=tile.width, warps=tile.warps,
         )  # fmt: skip
@@ -174,8 +180,8 @@ class TritonKernels(Composed):
         places = logits.new_empty(count, parts, dtype=torch.int32)
         place = logits.new_empty(count, dtype=torch.int64)
         logits = logits.contiguous()
-        launch(rows.best_of_part, (count, parts), logits, values, places, vocab, parts, BLOCK=BEST_PART)
-        launch(
+        self._launch(rows.best_of_part, (count, parts), logits, values, places, vocab, parts, BLOCK=BEST_PART)
+        self._launch(
             rows.best_of_parts, (count,), values, places, value, place, parts, BLOCK=next_power(parts), warps=1,
         )  # fmt: skip
         return place, value
@@ -189,7 +195,7 @@ class TritonKernels(Composed):
             x = contiguous_rows(x)
             count, own_heads, dim = x.shape
             out, tile = x.new_empty(x.shape), row_tile(dim)
-            launch(
+            self._launch(
                 heads.rope, (tile.grid(count), own_heads), x, out, cos, sin, count, own_heads, dim, x.stride(0),
                 BLOCK_T=tile.rows, BLOCK_D=tile.width, warps=tile.warps,
             )  # fmt: skip
@@ -201,7 +207,7 @@ class TritonKernels(Composed):
         qkv = qkv.contiguous()
         count = qkv.shape[0]
         out, tile = qkv.new_empty(count, about.heads * about.dim), row_tile(about.dim)
-        launch(
+        self._launch(
             heads.queries, (tile.grid(count), about.heads + 2 * about.kv_heads),
             qkv, out, cache.k, cache.v, cache.k_scale, cache.v_scale, cos, sin, step.positions, step.slots,
             about.q_norm, about.k_norm, count, about.heads, about.kv_heads, about.dim, about.eps, *_strides(cache),
@@ -223,7 +229,7 @@ class TritonKernels(Composed):
         k, v = contiguous_rows(k), contiguous_rows(v)
         count, kv_heads, dim = k.shape
         tile = row_tile(dim)
-        launch(
+        self._launch(
             heads.write_kv, (tile.grid(count), kv_heads), k, v, cache.k, cache.v, cache.k_scale, cache.v_scale,
             slots, count, kv_heads, dim, k.stride(0), v.stride(0), *_strides(cache),
             QUANTISED=cache.k_scale is not None, BLOCK_T=tile.rows, BLOCK_D=tile.width, warps=tile.warps,
@@ -248,7 +254,7 @@ class TritonKernels(Composed):
         seen = NO_WINDOW if window is None else window
         constants = {"GROUP": group, "ROWS": tile.rows, "CHUNK": tile.chunk, "BLOCK_D": next_power(dim, 16)}
         where = (meta.query_starts, meta.context_lens)
-        launch(
+        self._launch(
             attention.attend, (tiles, kv_heads, chunks if split else 1),
             q, out, part_acc, part_highest, part_total, cache.k, cache.v, cache.k_scale, cache.v_scale,
             *where, meta.block_tables, requests, meta.block_tables.stride(0), tokens, own_heads, dim,
@@ -257,7 +263,7 @@ class TritonKernels(Composed):
             warps=tile.warps, stages=tile.stages,
         )  # fmt: skip
         if split:
-            launch(
+            self._launch(
                 attention.reduce, (tiles, kv_heads), out, part_acc, part_highest, part_total, *where,
                 requests, tokens, own_heads, dim, seen, **constants, warps=tile.warps,
             )  # fmt: skip

@@ -16,13 +16,10 @@ from torch import Tensor
 from engine.kernels.triton.jit.language import INTERPRET
 
 INTERPRETED: bool = INTERPRET.value
-HIP = "hip"
 
 
-def launch(
-    kernel: Any, grid: Sequence[int], *arguments: Any, warps: int = 4, stages: int = 2, **constants: Any
-) -> None:
-    """Runs ``kernel`` on ``grid`` programs; none where one of them is 0.
+def run(kernel: Any, grid: Sequence[int], *arguments: Any, warps: int = 4, stages: int = 2, **constants: Any) -> None:
+    """Launches ``kernel`` on ``grid`` programs; none where one of them is 0.
 
     Multiplications and additions are not fused behind the kernels' back: their bits are those that the source says, in
     whichever kernel an expression stands.
@@ -33,19 +30,16 @@ def launch(
         with np.errstate(all="ignore"):  # infinity and NaN are values here
             kernel[tuple(grid)](*arguments, **constants)
         return
-    kernel[tuple(grid)](
-        *arguments,
-        **constants,
-        num_warps=warps,
-        num_stages=stages,
-        **options_for(triton.runtime.driver.active.get_current_target().backend),
-    )
+    backend = triton.runtime.driver.active.get_current_target().backend
+    kernel[tuple(grid)](*arguments, **constants, **options(backend, warps, stages))
 
 
-def options_for(backend: str) -> dict[str, Any]:
-    """What all kernels are compiled with. On AMD, matrix instructions come in two shapes whose steps along the sum
-    differ: one of them for all tiles."""
-    return {"enable_fp_fusion": False, **({"matrix_instr_nonkdim": 16} if backend == HIP else {})}
+def options(backend: str, warps: int, stages: int) -> dict[str, Any]:
+    """What a kernel is compiled with on "cuda" or "hip". On AMD, matrix instructions come in two shapes whose steps
+    along the sum differ: one of them for all tiles; and shared memory is 64 KiB: no room for more than two stages.
+    """
+    own = {"enable_fp_fusion": False, "num_warps": warps, "num_stages": stages}
+    return own | {"matrix_instr_nonkdim": 16, "num_stages": min(stages, 2)} if backend == "hip" else own
 
 
 class RowTile(NamedTuple):
