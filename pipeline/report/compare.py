@@ -159,7 +159,7 @@ def caveats(run: RunData, a: str, b: str) -> list[str]:
     if one and two:
         out.append(
             "One run of each, at different times: a difference of latency of a few percent may be the machine's. "
-            "`seatrial ab` interleaves rounds of both and decides."
+            "An A/B (seatrial ab) interleaves rounds of both and decides."
         )
     asked = [header_of(run.tiers[t], "eval") for t in (a, b)]
     if asked[0] and asked[1] and asked[0].workload.digest != asked[1].workload.digest:
