@@ -98,7 +98,7 @@ def unpack_w8a16(tensors: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     packed = check_dtype(tensors, "weight_packed", torch.int32)
     scale = check_dtype(tensors, "weight_scale", torch.bfloat16, torch.float32)
     check_shape("weight_scale", scale, int(packed.shape[0]), 1)
-    shifts = torch.arange(0, 32, 8, dtype=torch.int32)
+    shifts = torch.arange(0, 32, 8, dtype=torch.int32, device=packed.device)
     codes = ((packed[..., None] >> shifts) & 255).flatten(1) - 128
     return codes.to(torch.int8), scale.float()
 

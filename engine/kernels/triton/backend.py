@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from engine.kernels.interface import (
     StepInput,
     StepSizes,
 )
+from engine.kernels.reference.backend import quantise_rows_fp8
 from engine.kernels.triton.jit import attention, heads, products, rows
 from engine.kernels.triton.launch import (
     INTERPRETED,
@@ -91,6 +93,8 @@ class TritonKernels(Composed):
 
     def _product(self, x: Tensor, w: PackedLinear, dtype: torch.dtype, gate: Activation | None) -> Tensor:
         assert isinstance(w, TritonLinear)  # nothing else comes out of pack_linear
+        if w.scheme == "fp8":
+            return self._scaled(x, w, dtype, gate)
         x = x.contiguous()
         count, own, tile = x.shape[0], w.tensors, product_tile(x.shape[0])
         out = x.new_empty(count, w.out_features // (1 if gate is None else 2), dtype=dtype)
@@ -107,7 +111,7 @@ class TritonKernels(Composed):
         how = {"warps": tile.warps, "stages": tile.stages}
         if w.scheme in {"w8a8", "w4a8"}:
             x, scales = self.quantise(x)
-        if w.scheme == "bf16":
+        if w.scheme in {"bf16", "w8a16"}:
             constants["DEPTH"] = max(16, tile.depth_bytes // self.dtype.itemsize)
             self._launch(products.dense, grid, x, own["weight"], w.bias, out, *shape, **constants, **how)
         elif w.scheme == "w8a8":
@@ -123,6 +127,15 @@ class TritonKernels(Composed):
             else:
                 self._launch(products.int4, grid, x, *packed, **constants, **how)
         return out
+
+    def _scaled(self, x: Tensor, w: TritonLinear, dtype: torch.dtype, gate: Activation | None) -> Tensor:
+        """Sums of e4m3 codes, whose products float32 holds exactly; rows are quantised by the reference, whose
+        operations are exact or of single elements."""
+        codes, row_scales = quantise_rows_fp8(x)
+        plain = replace(w, scheme="bf16", bias=None)
+        out = self._product(codes.to(self.dtype), plain, torch.float32, None) * row_scales * w.tensors["scale"]
+        out = (out if w.bias is None else out + w.bias.float()).to(dtype)
+        return out if gate is None else self.gated_mul(out, gate)
 
     def quantise(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x [T, K], contiguous -> (int8 [T, K], float32 scales [T]), as the reference's ``quantise_rows``."""

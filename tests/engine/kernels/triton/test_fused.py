@@ -49,7 +49,7 @@ def test_queries_are_norm_rope_and_write(
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
-@pytest.mark.parametrize("scheme", ["bf16", "w8a8", "w4a8", "w4a16"])
+@pytest.mark.parametrize("scheme", ["bf16", "w8a8", "w4a8", "w4a16", "w8a16", "fp8"])
 def test_a_gate_at_the_end_of_a_product_gives_the_bits_of_a_gate_afterwards(
     triton: TritonKernels, scheme: str, activation: Activation
 ) -> None:
