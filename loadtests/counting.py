@@ -63,7 +63,7 @@ class TokenCounter:
         if isinstance(text, str):
             self._text.append(text)
             length = len(text)
-        if len(delta) > (text is not None):
+        if len(delta) > isinstance(text, str):
             length = sum(len(v) if isinstance(v, str) else 1 for k, v in delta.items() if k != "role" and v)
         if length:
             kind: _Kind = "text"

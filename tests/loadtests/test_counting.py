@@ -97,3 +97,13 @@ def test_reasoning_text_counts() -> None:
     counter.finish()
     assert counter.arrivals().tolist() == [0.0, 1.0]
     assert counter.finish_reason == "stop"
+
+
+def test_content_in_parts_counts() -> None:
+    """Some servers send a list of parts where others send a string."""
+    counter = TokenCounter()
+    for at_s in (0.0, 1.0):
+        counter.add({"choices": [{"delta": {"content": [{"type": "text", "text": "a"}]}}]}, at_s)
+    counter.add({"choices": [], "usage": {"completion_tokens": 2}}, 1.0)
+    counter.finish()
+    assert counter.arrivals().tolist() == [0.0, 1.0]
