@@ -167,12 +167,16 @@ class ModelRunner:
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         """Copies whole blocks, (source, target) each, in all layers: copy-on-write. Every source is read before any
-        target is written: a source that lost its last holder in this step can be another's target."""
+        target is written: a source that lost its last holder in this step can be another's target.
+
+        Raises:
+            MemoryError: the device's allocator got none.
+        """
         if not pairs:
             return
         device = self.caches[0].k.device
-        sources, targets = (torch.tensor(side, device=device) for side in zip(*pairs, strict=True))
-        with torch.inference_mode():
+        with torch.inference_mode(), self.model.kernels.watched():
+            sources, targets = (torch.tensor(side, device=device) for side in zip(*pairs, strict=True))
             for tensor in (t for cache in self.caches for t in cache.tensors):
                 tensor[targets] = tensor[sources]
 

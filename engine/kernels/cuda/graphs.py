@@ -34,15 +34,15 @@ class CudaGraphs:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._pool = torch.cuda.graph_pool_handle()
+        self._trial = torch.cuda.Stream(device)  # one for all: the allocator keeps what each stream has freed apart
 
     def capture(self, work: Work) -> Callable[[], None]:
-        stream = torch.cuda.Stream(self.device)
-        stream.wait_stream(torch.cuda.current_stream(self.device))
+        self._trial.wait_stream(torch.cuda.current_stream(self.device))
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.stream(stream):
+            with torch.cuda.stream(self._trial):
                 work()  # compiles what is not compiled yet, which a recording must not
-            torch.cuda.current_stream(self.device).wait_stream(stream)
+            torch.cuda.current_stream(self.device).wait_stream(self._trial)
             torch.cuda.synchronize(self.device)
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 work()

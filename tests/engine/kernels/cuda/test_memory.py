@@ -11,7 +11,8 @@ import torch
 from engine.batch import BatchEntry
 from engine.config import EngineConfig
 from engine.kernels.cuda.memory import DeviceMemoryError, Figures, wanted_of
-from engine.ledger import device_activation_bytes
+from engine.kernels.triton import launch
+from engine.ledger import DEVICE_CHUNK, SPLIT_PROGRAMS, device_activation_bytes
 from engine.measure import device_measured
 from tests.engine.kernels.cuda.fakes import Books, FakeGraphs, device_runner
 from tests.tiny import make_tiny_artifact
@@ -90,6 +91,13 @@ def test_a_step_without_memory_says_what_there_was(artifact: Path, monkeypatch: 
     monkeypatch.setattr(runner.model.kernels, "rms_norm", fail)
     with pytest.raises(DeviceMemoryError, match="device memory is exhausted: an allocation of 2684354560 bytes"):
         runner.execute([BatchEntry("a", [1, 2], 0, [0], "last")])
+    monkeypatch.setattr(torch, "tensor", fail)
+    with pytest.raises(DeviceMemoryError, match="device memory is exhausted"):
+        runner.copy_blocks([(0, 1)])
+
+
+def test_the_plan_counts_chunks_as_the_kernels_split_them() -> None:
+    assert (launch.AttentionTile().chunk, launch.SPLIT_PROGRAMS) == (DEVICE_CHUNK, SPLIT_PROGRAMS)
 
 
 def test_the_plan_of_a_device_covers_what_a_step_holds(artifact: Path) -> None:
