@@ -100,10 +100,13 @@ def _ceilings(config: EngineConfig, kernels: Kernels) -> tuple[Clock, Ceilings]:
     if found is None:
         raise BenchError(f"the machine's ceilings cannot be measured: {reason}")
     measured = found.measure()
-    bf16 = measured.gops.get("bf16" if kernels.dtype == torch.bfloat16 else "float32")
-    int8 = measured.gops.get("int8")
+    dtype = "bf16" if kernels.dtype == torch.bfloat16 else "float32"
+    floats, int8 = measured.gops.get(dtype), measured.gops.get("int8")
     return Clock(torch.device("cpu"), None), Ceilings(
-        measured.read_gb_per_s, None if bf16 is None else bf16 / 1000, None if int8 is None else int8 / 1000
+        measured.read_gb_per_s,
+        None if floats is None else floats / 1000,
+        None if int8 is None else int8 / 1000,
+        float_dtype=dtype,
     )
 
 
@@ -111,7 +114,12 @@ def table(rows: list[Row], kernels: str, ceilings: Ceilings) -> Table:
     head = ["shape", "operation", "scheme", "rows", "context", "us", "GB/s", "TFLOP/s", "bound", "share"]
     peaks = [f"{ceilings.copy_gb_per_s:.4g} GB/s"]
     peaks += [
-        f"{v:.4g} {n}" for v, n in ((ceilings.bf16_tflops, "TFLOP/s"), (ceilings.int8_tops, "TOP/s in int8")) if v
+        f"{v:.4g} {n}"
+        for v, n in (
+            (ceilings.bf16_tflops, f"TFLOP/s in {ceilings.float_dtype}"),
+            (ceilings.int8_tops, "TOP/s in int8"),
+        )
+        if v
     ]
     return Table(
         f"kernels/{kernels}; ceilings: {', '.join(peaks)}",

@@ -20,12 +20,13 @@ TOY_BYTES, TOY_SIDE = 2**22, 128
 @dataclass(frozen=True)
 class Ceilings:
     """Bytes read and written a second by a copy, and operations a second of library products; null where there is no
-    such product."""
+    such product. ``float_dtype``: of the products of ``bf16_tflops``, where a CPU has none in bf16."""
 
     copy_gb_per_s: float
     bf16_tflops: float | None
     int8_tops: float | None
     reasons: dict[str, str] = field(default_factory=dict)
+    float_dtype: str = "bf16"
 
 
 class Clock:

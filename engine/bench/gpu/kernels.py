@@ -209,10 +209,10 @@ def measure(
 def _row(model: str, case: Case, seconds: float, ceilings: Ceilings) -> Row:
     """The bound is the ceiling that the work, at its least, would take longer under."""
     gb, tera = case.nbytes / 1e9, case.operations / 1e12
-    peak, name = (ceilings.int8_tops, "int8 peak") if case.integer else (ceilings.bf16_tflops, "bf16 peak")
+    peak, dtype = (ceilings.int8_tops, "int8") if case.integer else (ceilings.bf16_tflops, ceilings.float_dtype)
     by_memory = gb / ceilings.copy_gb_per_s
     by_arithmetic = tera / peak if peak else 0.0
-    bound, least = ("copy", by_memory) if by_memory >= by_arithmetic else (name, by_arithmetic)
+    bound, least = ("copy", by_memory) if by_memory >= by_arithmetic else (f"{dtype} peak", by_arithmetic)
     return Row(
         model,
         case.operation,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from engine.bench.__main__ import main
 from engine.bench.gpu.clock import Ceilings
 from engine.bench.gpu.kernels import Case, Cases, _row
 from engine.bench.gpu.models import SHAPES, layer_weights, linears_of, weight_bytes
+from engine.config import EngineConfig
 
 CEILINGS = Ceilings(copy_gb_per_s=100.0, bf16_tflops=10.0, int8_tops=20.0)
 
@@ -71,6 +73,17 @@ def test_the_share_is_of_the_ceiling_that_binds(
     assert row.bound == bound
     assert row.share == pytest.approx(share)
     assert row.gb_per_s == pytest.approx(nbytes / 0.02 / 1e9)
+
+
+def test_a_cpu_without_bf16_products_is_held_to_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = SimpleNamespace(read_gb_per_s=20.0, gops={"float32": 100.0})
+    found = SimpleNamespace(measure=lambda: measured)
+    monkeypatch.setattr(kernels_command, "meter", lambda threads: (found, ""))
+    kernels: Any = SimpleNamespace(dtype=torch.float32)
+    _, ceilings = kernels_command._ceilings(EngineConfig(threads=1), kernels)
+    assert ceilings == Ceilings(20.0, 0.1, None, float_dtype="float32")
+    row = _row("8B", Case("x", "bf16", 1, None, [], 10**6, 10**11), 2.0, ceilings)
+    assert (row.bound, row.share) == ("float32 peak", pytest.approx(0.5))
 
 
 def test_the_shapes_have_the_sizes_of_their_names() -> None:
