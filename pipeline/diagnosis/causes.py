@@ -30,6 +30,10 @@ CAUSES: dict[str, tuple[str, str]] = {
     "template": ("prompts have other tokens than before", "chat template, BOS handling, tokenizer files"),
     "stop_handling": ("answers no longer end by themselves", "stop tokens: generation_config.json, tokenizer"),
     "context": ("the loss is in long documents", "context cut, rotary scaling, kv_dtype"),
+    "engine": (
+        "the same artifact answers otherwise: the engine computes or keeps it wrong",
+        "kv_dtype and its scales, prefix_caching, the kernels (isa)",
+    ),
     "tier": ("answers are worse throughout", "the tier's recipe: smoothing, group size, calibration"),
 }
 

@@ -38,6 +38,12 @@ class Run:
         return found.get("weights_bytes")
 
     @property
+    def quantisation(self) -> str | None:
+        """The digest of the artifact that was served."""
+        found = ((self.load or {}).get("header") or {}).get("quantisation") or {}
+        return found.get("digest")
+
+    @property
     def stages(self) -> dict[str, Any]:
         return dict((self.load or {}).get("stages") or {})
 

@@ -16,7 +16,7 @@ from pipeline.load.samples import stage_latencies
 
 WORSE = 1.05  # times the other run's figure: from here on a figure is called worse
 TAIL = 0.95  # requests or steps from this quantile on are the tail
-WHERE = {"ttft_ms": "in the tail", "itl_ms": "of a mean gap"}
+IN_THE_TAIL, OF_A_MEAN_GAP = "in the tail", "of a mean gap"
 NO_LOG = "the engine's step log and request log were not kept with this run"
 TTFT_PARTS = (
     "queue", "prefill_compute", "behind_prefill", "decodes_beside", "preempted", "cold_cache", "stall", "between_steps",
@@ -27,12 +27,13 @@ ITL_PARTS = ("decode_compute", "prefill_interference", "stall", "between_steps",
 
 @dataclass(frozen=True)
 class Parts:
-    """Mean milliseconds of each part over the tail, and what they were taken from."""
+    """Mean milliseconds of each part over the tail or over all (``where``), and what they were taken from."""
 
     ms: dict[str, float]
     total_ms: float
     count: int
     cost: StepCost
+    where: str
     prompt_tokens: float = 0.0
     hit_share: float = 0.0
     decodes: float = 0.0
@@ -62,12 +63,21 @@ def ttft(run: Run, against: Run | None) -> Finding:
 
 
 def itl(run: Run, against: Run | None) -> Finding:
-    """Inter-token latency: step time by batch size, prefill interference, stalls, preemption."""
+    """Inter-token latency: step time by batch size, prefill interference, stalls, preemption.
+
+    Of the mean gap; where that is as before, a percentile can still be worse, because the same work comes in fewer and
+    longer gaps (prompts that are no longer computed in chunks): then of the tail.
+    """
     symptom = "inter-token latency"
     stage = worst_stage(run, "itl_ms", against)
     if stage is None or run.records is None:
         return Finding(symptom, "not measured", "no percentile of ITL")
-    return _held(symptom, run, against, stage, "itl_ms", ITL_PARTS, itl_parts)
+    take_apart = itl_parts
+    if against is not None:
+        mine, theirs = itl_parts(run, stage), itl_parts(against, stage)
+        if mine is not None and theirs is not None and mine.total_ms < WORSE * theirs.total_ms:
+            take_apart = itl_tail_parts
+    return _held(symptom, run, against, stage, "itl_ms", ITL_PARTS, take_apart)
 
 
 def _held(
@@ -86,7 +96,7 @@ def _held(
         return Finding(symptom, "worse" if ratio and ratio >= WORSE else "measured", f"{said}; {NO_LOG}")
     if against is None or theirs is None:
         more = "" if against is None else f"; {NO_LOG} of {against.name}"
-        figures = {n: f"{mine.ms.get(n, 0):.1f} of {mine.total_ms:.1f} ms {WHERE[metric]}" for n in names}
+        figures = {n: f"{mine.ms.get(n, 0):.1f} of {mine.total_ms:.1f} ms {mine.where}" for n in names}
         return Finding(symptom, "measured", said + more, ranked(mine.ms, mine.total_ms, figures))
     if ratio is not None and ratio < WORSE:
         return Finding(symptom, "as before", said)
@@ -118,24 +128,23 @@ def _figure(run: Run, against: Run | None, stage: str, metric: str) -> tuple[str
 
 def _grown(mine: Parts, theirs: Parts, metric: str) -> tuple[dict[str, float], dict[str, str]]:
     """How much each part grew. What follows from another part is counted with it: where a prompt token or a decode
-    costs more, that much of the growth of waiting is its consequence; a colder cache is prefill that was not needed.
+    costs more, or more of each prompt is computed, that much of the growth of waiting is its consequence; a colder
+    cache is prefill that was not needed.
     """
     names = set(mine.ms) | set(theirs.ms)
     grown = {n: mine.ms.get(n, 0.0) - theirs.ms.get(n, 0.0) for n in names}
-    figures = {n: f"{theirs.ms.get(n, 0.0):.1f} -> {mine.ms.get(n, 0.0):.1f} ms {WHERE[metric]}" for n in names}
+    figures = {n: f"{theirs.ms.get(n, 0.0):.1f} -> {mine.ms.get(n, 0.0):.1f} ms {mine.where}" for n in names}
     if metric == "ttft_ms":
         lost = max(0.0, theirs.hit_share - mine.hit_share)
         cold = 1000 * mine.cost.token_s * lost * mine.prompt_tokens
         grown["cold_cache"] = cold
         grown["prefill_compute"] = grown.get("prefill_compute", 0.0) - cold
         figures["cold_cache"] = f"hits {theirs.hit_share:.0%} -> {mine.hit_share:.0%} of prompt tokens"
+        _take_followers(grown, theirs, "cold_cache", (1 - mine.hit_share) / max(1 - theirs.hit_share, 1e-9))
         tokens = max(mine.prompt_tokens, 1.0)
         dearer = mine.cost.prefill_s(tokens) / max(theirs.cost.prefill_s(tokens), 1e-9)
         if dearer >= WORSE:
-            for follower in ("behind_prefill", "queue"):
-                moved = min(max(grown.get(follower, 0.0), 0.0), (dearer - 1) * theirs.ms.get(follower, 0.0) * 1.5)
-                grown[follower] = grown.get(follower, 0.0) - moved
-                grown["prefill_compute"] += moved
+            _take_followers(grown, theirs, "prefill_compute", dearer)
             figures["prefill_compute"] += f"; a prompt token costs {dearer:.2f} times as much"
     else:
         n = max(theirs.decodes, 1.0)
@@ -148,6 +157,16 @@ def _grown(mine: Parts, theirs: Parts, metric: str) -> tuple[dict[str, float], d
         if mine.read_bytes:
             figures["decode_compute"] += f", reading weights at {mine.read_bytes / b / 1e9:.1f} GB/s"
     return grown, figures
+
+
+def _take_followers(grown: dict[str, float], theirs: Parts, cause: str, times: float) -> None:
+    """Counts with ``cause`` what waiting grew by because each prompt takes so many ``times`` as long, in place."""
+    if times < WORSE:
+        return
+    for follower in ("behind_prefill", "queue"):
+        moved = min(max(grown.get(follower, 0.0), 0.0), (times - 1) * theirs.ms.get(follower, 0.0) * 1.5)
+        grown[follower] = grown.get(follower, 0.0) - moved
+        grown[cause] += moved
 
 
 def ttft_parts(run: Run, stage: str) -> Parts | None:
@@ -165,7 +184,7 @@ def ttft_parts(run: Run, stage: str) -> Parts | None:
     tokens = float(tail["prompt_tokens"].mean() or 0)  # type: ignore[arg-type]
     hits = float(rows["cached_tokens"].fill_null(0).sum()) / max(1.0, float(rows["prompt_tokens"].sum()))
     total = 1000 * float(tail["client_ttft_s"].mean() or 0)  # type: ignore[arg-type]
-    return Parts(ms, total, tail.height, cost, prompt_tokens=tokens, hit_share=hits)
+    return Parts(ms, total, tail.height, cost, IN_THE_TAIL, prompt_tokens=tokens, hit_share=hits)
 
 
 def _joined(records: pl.DataFrame, requests: pl.DataFrame, stage: str) -> pl.DataFrame:
@@ -204,6 +223,16 @@ def _of_request(r: Mapping[str, float], steps: pl.DataFrame, cost: StepCost) -> 
 
 def itl_parts(run: Run, stage: str) -> Parts | None:
     """Of the steps that hold decodes, each as often as it holds some; None without the step log."""
+    return _gaps(run, stage, 0.0)
+
+
+def itl_tail_parts(run: Run, stage: str) -> Parts | None:
+    """The same of the longest gaps alone, from the quantile ``TAIL`` on."""
+    return _gaps(run, stage, TAIL)
+
+
+def _gaps(run: Run, stage: str, least: float) -> Parts | None:
+    """``least``: the quantile of the gaps from which they count."""
     steps = run.steps_in(stage)
     if steps is None or run.steps is None:
         return None
@@ -212,6 +241,9 @@ def itl_parts(run: Run, stage: str) -> Parts | None:
     steps = steps.filter((pl.col("decode_requests") > 0) & pl.col("gap_s").is_not_null() & (pl.col("running") > 0))
     if cost is None or not steps.height:
         return None
+    if least:
+        ordered = steps.sort("gap_s").with_columns(pl.col("decode_requests").cum_sum().alias("rank"))
+        steps = ordered.filter(pl.col("rank") >= least * float(steps["decode_requests"].sum()))
     weight = steps["decode_requests"].to_numpy().astype(np.float64)
     weight /= weight.sum()
     gap, took = steps["gap_s"].to_numpy(), steps["duration_s"].to_numpy()
@@ -229,7 +261,8 @@ def itl_parts(run: Run, stage: str) -> Parts | None:
     ms["preempted"] = 1000 * _preempted_s(run, stage)
     decodes = float(weight @ steps["decode_requests"].to_numpy())
     total = 1000 * float(weight @ np.maximum(gap, took)) + ms["preempted"]
-    return Parts(ms, total, steps.height, cost, decodes=decodes, read_bytes=run.weights_bytes or 0)
+    where = IN_THE_TAIL if least else OF_A_MEAN_GAP
+    return Parts(ms, total, steps.height, cost, where, decodes=decodes, read_bytes=run.weights_bytes or 0)
 
 
 def _preempted_s(run: Run, stage: str) -> float:

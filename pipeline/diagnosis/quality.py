@@ -1,4 +1,4 @@
-"""Quality: the tier, a context that was cut, a template, or answers that do not stop."""
+"""Quality: the tier, or the engine where that is the same; a context cut, a template, answers that do not stop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def quality(run: Run, against: Run | None) -> Finding:
     if lost < LOSS and not causes:
         return Finding(symptom, "as before", figure)
     if lost >= LOSS:
-        causes += _where(mine, theirs, both)
+        same = run.quantisation is not None and run.quantisation == against.quantisation
+        causes += _where(mine, theirs, both, "engine" if same else "tier")
     return Finding(symptom, "worse" if lost >= LOSS else "as before", figure, tuple(causes[:SHOWN]))
 
 
@@ -61,8 +62,8 @@ def _endless(mine: Items, theirs: Items, both: list[str]) -> Cause | None:
     return Cause("stop_handling", (now - then) / len(generated), figure)
 
 
-def _where(mine: Items, theirs: Items, both: list[str]) -> list[Cause]:
-    """Whether the loss is in long documents, or throughout."""
+def _where(mine: Items, theirs: Items, both: list[str], throughout: str) -> list[Cause]:
+    """Whether the loss is in long documents, or throughout: then it is the fault of ``throughout``."""
     losses: dict[str, list[float]] = defaultdict(list)
     for k in both:
         losses[mine[k]["kind"]].append(theirs[k]["score"] - mine[k]["score"])
@@ -73,4 +74,4 @@ def _where(mine: Items, theirs: Items, both: list[str]) -> list[Cause]:
     long = means.get("long_context", 0.0)
     if long > 0 and long > LONG_TIMES * max(elsewhere, LOSS):
         return [Cause("context", 1.0, f"points by kind: {told}")]
-    return [Cause("tier", 1.0, f"points by kind: {told}")]
+    return [Cause(throughout, 1.0, f"points by kind: {told}")]

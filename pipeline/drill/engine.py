@@ -9,7 +9,7 @@ by_seeds     sampled answers with equal and with other seeds
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,24 @@ MIXED: dict[str, Any] = {
          "output_tokens": {"kind": "uniform", "min": 8, "max": 40}, "system": "shared"},
     ],
 }  # fmt: skip
+# What the profile of `seatrial ab` has not: long prompts that come while others answer, and a prefix that is warm.
+LONG: dict[str, Any] = {
+    "name": "drill-long", "kind": "smoke", "drain_s": 10, "output": {"fixed_by": "ignore_eos"},
+    "stages": [
+        {"name": "long", "warmup_s": 2, "duration_s": 12, "arrivals": {"kind": "closed", "concurrency": 4},
+         "prompt_tokens": {"kind": "fixed", "tokens": 1400}, "output_tokens": {"kind": "fixed", "tokens": 16}},
+    ],
+}  # fmt: skip
+WARM: dict[str, Any] = {
+    "name": "drill-warm", "kind": "smoke", "drain_s": 10, "output": {"fixed_by": "ignore_eos"},
+    "stages": [
+        {"name": "warm", "warmup_s": 2, "duration_s": 8, "arrivals": {"kind": "closed", "concurrency": 1},
+         "prompt_tokens": {"kind": "fixed", "tokens": 32}, "output_tokens": {"kind": "fixed", "tokens": 2},
+         "system": "shared"},
+    ],
+}  # fmt: skip
+UNCHUNKED = "config:max_num_batched_tokens=2048,prefill_chunk_tokens=2048"
+INT8_KV = {"kv_dtype": "int8"}
 
 
 @dataclass
@@ -54,7 +72,7 @@ class Engines:
     minutes: float
     items: int
     seed: int = 7
-    _answers: list[Judged] | None = field(default=None, repr=False)
+    _answers: dict[str, list[Judged]] = field(default_factory=dict, repr=False)
     _round: Run | None = field(default=None, repr=False)
 
     @property
@@ -64,9 +82,18 @@ class Engines:
     def base(self) -> Side:
         return side_of(self.artifact, self.project)
 
+    def asked_for(self, settings: Mapping[str, Any]) -> Engines:
+        """The same with other settings of the engine, on both sides."""
+        engine = self.project.params.engine.model_copy(update=dict(settings))
+        params = self.project.params.model_copy(update={"engine": engine})
+        return replace(self, project=replace(self.project, params=params), _round=None)
+
     def base_answers(self) -> list[Judged]:
-        self._answers = self._answers or self.answers(self.base(), "base")
-        return self._answers
+        base = self.base()
+        digest = base.identities[1].digest
+        if digest not in self._answers:
+            self._answers[digest] = self.answers(base, f"base-{digest[:8]}")
+        return self._answers[digest]
 
     def answers(self, side: Side, name: str) -> list[Judged]:
         params = self.project.params
@@ -79,19 +106,31 @@ class Engines:
         self._round = self._round or self.round(self.base(), "base")
         return self._round
 
+    def profile(self, content: Mapping[str, Any]) -> str:
+        """Writes it; its path, by which a profile may be named too."""
+        path = self.folder / f"{content['name']}.yaml"
+        atomic_write(path, yaml.safe_dump(dict(content)))
+        return str(path)
+
     def round(self, side: Side, name: str) -> Run:
-        path = self.folder / "drill.yaml"
-        atomic_write(path, yaml.safe_dump(MIXED))
-        profile: Profile = read_profile(str(path))
-        run_round(side, "base" if name == "base" else "candidate", 0, profile, str(path), self.seed, self.folder / name)
+        path = self.profile(MIXED)
+        profile: Profile = read_profile(path)
+        run_round(side, "base" if name == "base" else "candidate", 0, profile, path, self.seed, self.folder / name)
         return read_run_folder(str(self.folder / name))
 
 
-def by_ab(given: str, causes: tuple[str, ...], blocking: Mapping[str, list[str]] = LATENCIES) -> _Drill:
-    """Caught if the candidate is held."""
+def by_ab(
+    given: str,
+    causes: tuple[str, ...],
+    blocking: Mapping[str, list[str]] = LATENCIES,
+    profile: Mapping[str, Any] | None = None,
+) -> _Drill:
+    """Caught if the candidate is held. ``profile``: another than that of `seatrial ab`."""
 
     def run(engines: Engines, root: Path) -> Seen:
         params = AbParams(budget_minutes=engines.minutes, blocking={k: list(v) for k, v in blocking.items()})
+        if profile is not None:
+            params = params.model_copy(update={"profile": engines.profile(profile)})
         base, candidate = engines.base(), side_of(given, engines.project)
         value = compare_builds(base, candidate, params, engines.seed, root / "rounds", Stage("drill", None))
         last = max(r["pair"] for r in value["rounds"])
@@ -118,19 +157,27 @@ def by_round(given: str, causes: tuple[str, ...], caught: Callable[[Run, Run], s
     return run
 
 
-def by_answers(given: str, causes: tuple[str, ...], damage: Damage | None = None) -> _Drill:
-    """Caught if answers are worse, or if an engine that keeps its bytes answers otherwise on the same artifact."""
+def by_answers(
+    given: str, causes: tuple[str, ...], damage: Damage | None = None, settings: Mapping[str, Any] | None = None
+) -> _Drill:
+    """Caught if answers are worse, or if an engine that keeps its bytes answers otherwise on the same artifact.
+
+    Args:
+        settings: of both engines, beside the project's.
+    """
 
     def run(engines: Engines, root: Path) -> Seen:
+        engines = engines.asked_for(settings or {})
         base = engines.base_answers()
         text = given or str(damaged(Path(engines.artifact), root / engines.project.tier, damage or doubled_bos))
         side = side_of(text, engines.project)
         mine = engines.answers(side, root.name)
-        finding = quality(_run(mine, "drill"), _run(base, "base"))
+        original = engines.base()
+        finding = quality(_run(mine, "drill", side), _run(base, "base", original))
         changed = sum(answer_of(a) != answer_of(b) for a, b in zip(mine, base, strict=True))
-        same_artifact = side.identities[2] == engines.base().identities[2]
+        same_artifact = side.identities[2] == original.identities[2]
         caught = finding.state == "worse" or bool(finding.causes) or (same_artifact and changed > 0)
-        codes = [c.code for c in finding.causes] or (["bytes"] if same_artifact and changed else [])
+        codes = [c.code for c in finding.causes] or (["engine"] if same_artifact and changed else [])
         said = f"{changed} of {len(mine)} answers changed; {finding.figure}; {', '.join(codes) or 'not explained'}"
         by = f"quality: {codes[0]}" if codes else f"quality: {finding.state}"
         return Seen(caught, bool(set(codes) & set(causes)), by, said)
@@ -152,8 +199,8 @@ def by_seeds(given: str) -> _Drill:
 _Drill = Callable[[Engines, Path], Seen]
 
 
-def _run(answers: list[Judged], name: str) -> Run:
-    """As rows of items.jsonl, of which the diagnosis reads these."""
+def _run(answers: list[Judged], name: str, side: Side) -> Run:
+    """As rows of items.jsonl and the header of load.json, of which the diagnosis reads these."""
     rows = [
         {
             "id": j.answered.item.id, "kind": j.answered.item.kind, "score": float(j.grade.correct),
@@ -162,7 +209,8 @@ def _run(answers: list[Judged], name: str) -> Run:
         }
         for j in answers
     ]  # fmt: skip
-    return Run(name, None, None, None, None, None, rows)
+    header = {"quantisation": side.identities[2].model_dump()}
+    return Run(name, {"header": header}, None, None, None, None, rows)
 
 
 def _cut_short(mine: Run, base: Run) -> str | None:
@@ -203,6 +251,24 @@ TABLE: list[tuple[str, Part, str, _Drill]] = [
     ("decode-10", "engine", "decode 10 % slower", by_ab(f"seam:{SEAMS}:DecodeSlower10", ("decode_compute",))),
     ("stall", "engine", "all stands still for 0.4 s every 2 s", by_ab(f"seam:{SEAMS}:Stalls", ("stall",))),
     ("batching-off", "engine", "batching: static", by_ab("config:batching=static", ("settings", "admission"))),
+    (
+        "chunking-off",
+        "engine",
+        "prompts computed whole, while decodes wait",
+        by_ab(UNCHUNKED, ("prefill_interference",), {"long": ["itl-p95"]}, LONG),
+    ),
+    (
+        "prefix-cache-off",
+        "engine",
+        "the prefix cache never hits",
+        by_ab(f"seam:{SEAMS}:ForgetsPrefixes", ("cold_cache",), {"warm": ["ttft-p50", "ttft-p95"]}, WARM),
+    ),
+    (
+        "kv-scales-lost",
+        "engine",
+        "int8 keys and values with scales of 1",
+        by_answers(f"seam:{SEAMS}:LosesKvScales", ("engine", "context"), settings=INT8_KV),
+    ),
     ("small-batch", "engine", "two places in the batch", by_ab("config:max_num_seqs=2", ("settings", "queue"))),
     (
         "blocks-leaked",
@@ -226,7 +292,7 @@ TABLE: list[tuple[str, Part, str, _Drill]] = [
         "wrong-blocks",
         "engine",
         "a prefix hit finds the blocks of another",
-        by_answers(f"seam:{SEAMS}:EvictsTheWrongBlocks", ("bytes", "tier", "context")),
+        by_answers(f"seam:{SEAMS}:EvictsTheWrongBlocks", ("engine", "context")),
     ),
     (
         "stop-token-lost",

@@ -92,6 +92,34 @@ class EvictsTheWrongBlocks:
         core.runner.execute = wrong
 
 
+class ForgetsPrefixes:
+    """The prefix cache never hits, and no setting says so."""
+
+    def core(self, core: Any) -> None:
+        core.pool.caching = False
+
+
+class LosesKvScales:
+    """Keys and values in int8 lose their scales once the step that wrote them has ended: 1 stands for all of them."""
+
+    def core(self, core: Any) -> None:
+        import torch  # not above: this module is imported by the server's process too
+
+        scales = [t for cache in core.runner.caches for t in (cache.k_scale, cache.v_scale) if t is not None]
+        if not scales:
+            raise ValueError(f"keys and values are {core.runner.derived['kv_dtype']}; plant this with kv_dtype int8")
+        execute = core.runner.execute
+
+        def losing(batch: list[Any]) -> Any:
+            rows = execute(batch)
+            with torch.inference_mode():
+                for scale in scales:
+                    scale.fill_(1.0)
+            return rows
+
+        core.runner.execute = losing
+
+
 class TruncatesUnderLoad:
     """While others run, an answer ends at half of its length and says that it is whole."""
 

@@ -11,7 +11,7 @@ from loadtests.records import SCHEMA
 from pipeline.diagnosis.inputs import Run
 from pipeline.load.summary import summarise
 
-CHUNK, HTTP_S = 64, 0.002
+HTTP_S = 0.002
 
 
 @dataclass
@@ -28,6 +28,7 @@ class Engine:
     cached_share: float = 0.0
     leaks: int = 0
     blocks: int = 1000
+    chunk: int = 64
     http_s: float = HTTP_S
     fails: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
@@ -63,7 +64,7 @@ def run(engine: Engine, name: str = "run", requests: int = 160, gap_s: float = 0
             continue
         decoding = [r for r in running if r.computed >= r.prompt]
         chunk = next((r for r in running if r.computed < r.prompt), None)
-        tokens = min(CHUNK, chunk.prompt - chunk.computed) if chunk else 0
+        tokens = min(engine.chunk, chunk.prompt - chunk.computed) if chunk else 0
         took = engine.fixed_s + engine.token_s * tokens + engine.decode_s * len(decoding)
         if engine.stall_every and len(steps) % engine.stall_every == engine.stall_every - 1:
             took += engine.stall_s

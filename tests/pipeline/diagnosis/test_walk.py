@@ -46,6 +46,7 @@ def test_the_parts_add_up_to_the_time_to_first_token() -> None:
         (Engine(decode_s=0.0016, fixed_s=0.0088), "inter-token latency", "decode_compute", "GB/s"),
         (Engine(stall_every=40), "inter-token latency", "stall", "of a mean gap"),
         (Engine(stall_every=40), "P99 time to first token", "stall", "in the tail"),
+        (Engine(chunk=1000), "inter-token latency", "prefill_interference", "in the tail"),
         (Engine(http_s=0.05), "P99 time to first token", "outside_engine", "in the tail"),
         (Engine(slots=2, admits=2), "P99 time to first token", "queue", "in the tail"),
     ],
@@ -59,8 +60,9 @@ def test_what_grew_is_named(fault: Engine, symptom: str, cause: str, figure: str
     assert len(found.causes) <= 3
 
 
-def test_a_colder_cache_is_told_from_a_slower_prefill() -> None:
-    warm, cold = run(Engine(cached_share=0.8), "warm"), run(Engine(cached_share=0.0))
+@pytest.mark.parametrize("burst", [1, 4])
+def test_a_colder_cache_is_told_from_a_slower_prefill_and_from_those_that_wait_for_it(burst: int) -> None:
+    warm, cold = run(Engine(cached_share=0.8), "warm", burst=burst), run(Engine(cached_share=0.0), burst=burst)
     found = walk(cold, warm)[1]
     assert found.causes[0].code == "cold_cache", text([found])
     assert "hits 80% -> 0% of prompt tokens" in found.causes[0].figure
@@ -138,6 +140,15 @@ def test_what_makes_answers_worse_is_named(broken: Run, state: str, cause: str, 
     assert found.causes[0].code == cause
     assert figure in found.causes[0].figure
     assert json.dumps(found.as_json())
+
+
+@pytest.mark.parametrize(("served", "cause"), [("a", "engine"), ("b", "tier")])
+def test_where_the_artifact_is_the_same_the_engine_is_at_fault(served: str, cause: str) -> None:
+    mine, theirs = (
+        replace(answered, load={"header": {"quantisation": {"name": "int8", "digest": digest}}})
+        for answered, digest in ((_answers(flips=(30, 2)), served), (_answers(), "a"))
+    )
+    assert walk(mine, theirs)[-1].causes[0].code == cause
 
 
 def test_every_cause_has_words_and_a_knob() -> None:

@@ -189,8 +189,8 @@ def _eval_json(tier: str, items: list[dict[str, Any]]) -> dict[str, Any]:
     right = float(sum(i["correct"] for i in items))
     return {
         "schema_version": 1,
-        "header": header(tier, "core-v1"),
-        "evalset": {"name": "core", "version": "1", "items": len(items)},
+        "header": header(tier, "core-v2"),
+        "evalset": {"name": "core", "version": "2.0.0", "items": len(items)},
         "accuracy": right / len(items),
         "n": len(items),
         "correct": right,
@@ -331,7 +331,7 @@ def _evalset() -> dict[str, Any]:
 
     return {
         "schema_version": 1,
-        "evalset": {"name": "core", "version": "1", "digest": _hex("core"), "items": 240},
+        "evalset": {"name": "core", "version": "2.0.0", "digest": _hex("core"), "items": 240},
         "success": True,
         "checks": [
             check("schema"),
