@@ -14,12 +14,14 @@ The arithmetic is Kwon et al., "Efficient Memory Management for Large Language M
 from __future__ import annotations
 
 import json
+import math
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from engine.artifact import ArtifactError, read_manifest
+from engine.artifact import WORD_VALUES, ArtifactError, Scheme, read_manifest
 from engine.config import EngineConfig
 from engine.cpus import available_cpus
 
@@ -236,8 +238,40 @@ def plan(shape: ModelShape, weights_bytes: int, config: EngineConfig, compute_dt
 def plan_artifact(directory: Path, config: EngineConfig, compute_dtype: str, kv_dtype: str) -> Ledger:
     """The plan for an artifact on disk."""
     found = _hf_config(directory)
-    weights = read_manifest(directory).weight_bytes
+    weights = weights_in_memory(directory, config, compute_dtype)
     return plan(ModelShape.of_config(found), weights, served(config, found), compute_dtype, kv_dtype)
+
+
+def weights_in_memory(directory: Path, config: EngineConfig, compute_dtype: str) -> int:
+    """Bytes that the kernels hold of an artifact's weights: those on disk, but for schemes that are computed from wider
+    ones (kernels/cpu/backend.py, kernels/triton/weights.py).
+
+    Raises:
+        ArtifactError: no manifest, or weights of such a scheme that cannot be read.
+    """
+    manifest = read_manifest(directory)
+    computed = DTYPE_BYTES[compute_dtype]
+    wide: dict[Scheme, int] = {"w8a16": computed, "fp8": computed if config.backend == "cuda" else 2}
+    total = manifest.weight_bytes
+    if not any(spec.scheme in wide for spec in manifest.linears):
+        return total
+    for path in sorted(directory.glob("*.safetensors")):
+        for name, shape in _stored_shapes(path).items():
+            module, _, part = name.rpartition(".")
+            scheme = next((s.scheme for s in manifest.linears if fnmatchcase(module, s.pattern)), "bf16")
+            if scheme in wide and part in {"weight", "weight_packed"}:
+                total += math.prod(shape) * WORD_VALUES.get(scheme, 1) * (wide[scheme] - 1)
+    return total
+
+
+def _stored_shapes(path: Path) -> dict[str, list[int]]:
+    """Of the tensors of a safetensors file, from its header: 8 bytes of length, then JSON."""
+    try:
+        with path.open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        return {name: list(about["shape"]) for name, about in header.items() if name != "__metadata__"}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, MemoryError) as e:
+        raise ArtifactError(f"{path} cannot be read as safetensors: {e}; build the artifact again") from e
 
 
 def served(config: EngineConfig, hf_config: dict[str, Any]) -> EngineConfig:

@@ -38,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     from engine.config import resolve_dtypes
     from pipeline.provenance import this_machine
 
-    _compute, kv, _reason = resolve_dtypes(params.engine, this_machine().isa)
-    facts = read_facts(Path(), params.release.reference, given.tier or params.tiers, kv)
+    compute, kv, _reason = resolve_dtypes(params.engine, this_machine().isa)
+    facts = read_facts(Path(), params.release.reference, given.tier or params.tiers, params.engine, compute, kv)
     engine = params.engine
     load = Load(given.concurrency or engine.max_num_seqs, given.context or engine.max_model_len, given.loss_points)
     found = advise(facts, load)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.artifact import read_manifest
-from engine.ledger import ModelShape, kv_bytes_per_token
+from engine.config import EngineConfig
+from engine.ledger import ModelShape, kv_bytes_per_token, weights_in_memory
 from pipeline.errors import SeatrialError
 
 
@@ -26,6 +26,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class TierFacts:
+    """``weight_bytes``: in the engine's memory, which for some schemes is more than on disk."""
+
     tier: str
     weight_bytes: int
     manifest: Path
@@ -46,16 +48,23 @@ class Facts:
     kv_int8_bytes_per_token: int
 
 
-def read_facts(root: Path, reference: str, tiers: Sequence[str], kv_dtype: str) -> Facts:
-    """
+def read_facts(
+    root: Path, reference: str, tiers: Sequence[str], engine: EngineConfig, compute_dtype: str, kv_dtype: str
+) -> Facts:
+    """The dtypes are those that ``engine`` comes to on this machine.
+
     Raises:
         ArtifactError: an artifact that is not there.
         SeatrialError: results that cannot be read, or of tiers that were asked different items.
     """
     shape = ModelShape.of_directory(root / "artifacts" / reference)
+
+    def weight_bytes(tier: str) -> int:
+        return weights_in_memory(root / "artifacts" / tier, engine, compute_dtype)
+
     found = Facts(
-        reference=_tier(root, reference),
-        tiers=[_tier(root, tier) for tier in tiers if tier != reference],
+        reference=_tier(root, reference, weight_bytes(reference)),
+        tiers=[_tier(root, tier, weight_bytes(tier)) for tier in tiers if tier != reference],
         kv_dtype=kv_dtype,
         kv_bytes_per_token=kv_bytes_per_token(shape, kv_dtype),
         kv_int8_bytes_per_token=kv_bytes_per_token(shape, "int8"),
@@ -69,7 +78,7 @@ def read_facts(root: Path, reference: str, tiers: Sequence[str], kv_dtype: str) 
     return found
 
 
-def _tier(root: Path, tier: str) -> TierFacts:
+def _tier(root: Path, tier: str, weight_bytes: int) -> TierFacts:
     directory = root / "artifacts" / tier
     items_file = root / "results" / tier / "eval" / "items.jsonl"
     fidelity_file = root / "reports" / "fidelity" / f"{tier}.json"
@@ -80,9 +89,7 @@ def _tier(root: Path, tier: str) -> TierFacts:
             kl = float(json.loads(fidelity_file.read_text(encoding="utf-8"))["parts"]["held_out"]["kl_mean"])
     except (ValueError, KeyError, TypeError) as e:
         raise SeatrialError(f"results of {tier} cannot be read ({type(e).__name__}: {e}); measure it again") from e
-    return TierFacts(
-        tier, read_manifest(directory).weight_bytes, directory / "seatrial.json", items, items_file, kl, fidelity_file
-    )
+    return TierFacts(tier, weight_bytes, directory / "seatrial.json", items, items_file, kl, fidelity_file)
 
 
 def _items(path: Path) -> dict[str, Outcome]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from engine.artifact import ArtifactError
-from pipeline.advise.facts import read_facts
+from engine.config import EngineConfig
+from pipeline.advise.facts import Facts, read_facts
 from pipeline.errors import SeatrialError
 from tests.tiny import make_tiny_artifact
 
@@ -32,8 +33,12 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def facts_of(root: Path, tiers: list[str]) -> Facts:
+    return read_facts(root, "bf16", tiers, EngineConfig(), "bfloat16", "bfloat16")
+
+
 def test_facts_are_read(root: Path) -> None:
-    found = read_facts(root, "bf16", ["bf16", "int8"], "bfloat16")
+    found = facts_of(root, ["bf16", "int8"])
     assert [t.tier for t in found.tiers] == ["int8"]
     int8 = found.tiers[0]
     assert (int8.kl_mean, found.reference.kl_mean) == (0.02, None)
@@ -47,11 +52,11 @@ def test_what_cannot_be_used_is_named(root: Path) -> None:
     items = root / "results/int8/eval/items.jsonl"
     items.write_text(row("x-1"))
     with pytest.raises(SeatrialError, match=r"int8/eval/items\.jsonl and .*bf16.* hold different items"):
-        read_facts(root, "bf16", ["int8"], "bfloat16")
+        facts_of(root, ["int8"])
     items.write_text("{}\n")
     with pytest.raises(SeatrialError, match=r"results of int8 cannot be read \(KeyError: 'score'"):
-        read_facts(root, "bf16", ["int8"], "bfloat16")
+        facts_of(root, ["int8"])
     items.unlink()
-    assert read_facts(root, "bf16", ["int8"], "bfloat16").tiers[0].items is None
+    assert facts_of(root, ["int8"]).tiers[0].items is None
     with pytest.raises(ArtifactError, match="fp8 is not a directory"):
-        read_facts(root, "bf16", ["fp8"], "bfloat16")
+        facts_of(root, ["fp8"])
