@@ -21,9 +21,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Callable
@@ -36,59 +34,34 @@ from rich.table import Table
 
 from engine.config import EngineConfig
 from pipeline.errors import SeatrialError
-from pipeline.processes import die_with_parent, tail
 from pipeline.serving import bundled_server
 from tests.crosscheck.compare import Row, Run, lower_precision, read_run, same
+from tests.crosscheck.environment import Environment
 
 REQUIREMENT = "lm-eval[api,hf]==0.4.13"
 TASK_DIR = Path(__file__).with_name("tasks")
 TASKS = ("seatrial_choice", "seatrial_cloze", "seatrial_passages", "seatrial_answers")
 MODEL = "crosscheck"
 MAX_LENGTH = 512  # tokens; lm-eval keeps one of them for the answer when it asks a server, and one more for the first
-OFFLINE = {
-    "HF_HUB_OFFLINE": "1",
-    "HF_DATASETS_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "DO_NOT_TRACK": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-}
 
 
 @dataclass(frozen=True)
 class Options:
     artifact: Path
-    venv: Path
-    out: Path
-    threads: int
-    limit_s: float
+    environment: Environment
 
     @property
-    def python(self) -> Path:
-        return self.venv / "bin" / "python"
+    def out(self) -> Path:
+        return self.environment.out
+
+    @property
+    def threads(self) -> int:
+        return self.environment.threads
 
 
-def make_venv(options: Options) -> None:
-    """An environment with lm-eval; nothing is done if it is there, and an older one is replaced.
-
-    Raises:
-        SeatrialError: pip failed, or the directory holds something else.
-    """
-    done = options.venv / "installed"
-    if done.is_file() and done.read_text(encoding="utf-8") == _installed():
-        return
-    if options.venv.exists() and not (options.venv / "pyvenv.cfg").is_file():
-        raise SeatrialError(f"{options.venv} is there and no virtual environment; name a directory that can be made")
-    _run([sys.executable, "-m", "venv", "--clear", str(options.venv)], options, "venv")
-    site = options.venv / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-    (site / "borrowed.pth").write_text(sysconfig.get_paths()["purelib"] + "\n", encoding="utf-8")
-    pip = [str(options.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", REQUIREMENT]
-    _run(pip, options, "pip")
-    done.write_text(_installed(), encoding="utf-8")
-
-
-def _installed() -> str:
-    return f"{REQUIREMENT} {sysconfig.get_paths()['purelib']}\n"
+def default_venv() -> Path:
+    """Where lm-eval's environment is, unless another place is asked for."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seatrial" / "lm-eval"
 
 
 def evaluate(options: Options, name: str, model: str, batch_size: int, arguments: dict[str, object]) -> Run:
@@ -101,12 +74,12 @@ def evaluate(options: Options, name: str, model: str, batch_size: int, arguments
         raise SeatrialError(f"lm-eval takes its arguments between commas, and {odd[0]!r} has one; use another path")
     out = options.out / name
     command = [
-        str(options.python), "-m", "lm_eval", "run", "--model", model,
+        str(options.environment.python), "-m", "lm_eval", "run", "--model", model,
         "--model_args", ",".join(f"{k}={v}" for k, v in arguments.items()),
         "--tasks", ",".join(TASKS), "--include_path", str(TASK_DIR), "--batch_size", str(batch_size),
         "--device", "cpu", "--log_samples", "--output_path", str(out),
     ]  # fmt: skip
-    _run(command, options, name)
+    options.environment.run(command, name, TASK_DIR)
     try:
         run = read_run(name, out)
     except (ValueError, KeyError, TypeError) as e:
@@ -114,21 +87,6 @@ def evaluate(options: Options, name: str, model: str, batch_size: int, arguments
     if missing := set(TASKS) - {key[0] for key in (*run.loglikelihoods, *run.texts)}:
         raise SeatrialError(f"lm-eval wrote no samples of {', '.join(sorted(missing))} into {out}")
     return run
-
-
-def _run(command: list[str], options: Options, name: str) -> None:
-    log = options.out / f"{name}.log"
-    environment = {**os.environ, **OFFLINE, "HF_HOME": str(options.out / "hf"), "OMP_NUM_THREADS": str(options.threads)}
-    with log.open("w", encoding="utf-8") as file:
-        try:
-            done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, cwd=TASK_DIR,
-                timeout=options.limit_s, preexec_fn=die_with_parent,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired as e:
-            raise SeatrialError(f"{name} took more than {options.limit_s:.0f} s; the end of {log}:\n{tail(log)}") from e
-    if done.returncode:
-        raise SeatrialError(f"{name} ended with exit code {done.returncode}; the end of {log}:\n{tail(log)}")
 
 
 def by_transformers(options: Options, dtype: str) -> Run:
@@ -165,8 +123,8 @@ def crosscheck(options: Options, console: Console) -> list[Row]:
     Raises:
         SeatrialError: one could not be made.
     """
-    console.print(f"lm-eval in {options.venv}")
-    make_venv(options)
+    console.print(f"lm-eval in {options.environment.venv}")
+    options.environment.make()
     makers: list[Callable[[], Run]] = [
         lambda: by_transformers(options, "float32"),
         lambda: by_server(options, "float32"),
@@ -199,12 +157,13 @@ def show(rows: list[Row], console: Console) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seatrial" / "lm-eval"
     parser = argparse.ArgumentParser(
         prog="python -m tests.crosscheck.lm_eval", description="lm-eval by our server and by transformers"
     )
     parser.add_argument("--artifact", type=Path, required=True, help="a model directory in bf16")
-    parser.add_argument("--venv", type=Path, default=cache, help="lm-eval's environment, made if needed (%(default)s)")
+    parser.add_argument(
+        "--venv", type=Path, default=default_venv(), help="lm-eval's environment, made if needed (%(default)s)"
+    )
     parser.add_argument("--keep", type=Path, help="where logs and samples are kept; without it they are not")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of each side (%(default)s)")
     parser.add_argument("--limit-s", type=float, default=1800, help="for each step (%(default)s)")
@@ -213,7 +172,8 @@ def main(arguments: list[str] | None = None) -> int:
     with ExitStack() as stack:
         out = asked.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="crosscheck-")))
         out.mkdir(parents=True, exist_ok=True)
-        options = Options(asked.artifact.resolve(), asked.venv.resolve(), out.resolve(), asked.threads, asked.limit_s)
+        environment = Environment(asked.venv.resolve(), REQUIREMENT, out.resolve(), asked.threads, asked.limit_s)
+        options = Options(asked.artifact.resolve(), environment)
         try:
             rows = crosscheck(options, console)
         except SeatrialError as e:

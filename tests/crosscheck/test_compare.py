@@ -15,6 +15,7 @@ import yaml
 from pipeline.errors import SeatrialError
 from tests.crosscheck import lm_eval
 from tests.crosscheck.compare import Row, Run, lower_precision, read_run, same
+from tests.crosscheck.environment import Environment
 
 CHOICE, PASSAGES, ANSWERS = "seatrial_choice", "seatrial_passages", "seatrial_answers"
 BASE = Run(
@@ -172,7 +173,7 @@ def test_the_exit_code_says_what_was_found(
         found = ours() if dtype == "float32" else changed("ours-bfloat16", by=0.01)
         return replace(found, name="ours-texts") if texts else found
 
-    monkeypatch.setattr(lm_eval, "make_venv", lambda options: None)
+    monkeypatch.setattr(Environment, "make", lambda self: None)
     monkeypatch.setattr(lm_eval, "by_transformers", by_transformers)
     monkeypatch.setattr(lm_eval, "by_server", by_server)
     assert lm_eval.main(["--artifact", str(tmp_path)]) == exit_code
@@ -182,23 +183,22 @@ def test_the_exit_code_says_what_was_found(
 
 
 def test_a_run_that_fails_or_hangs_is_an_error_with_its_log(tmp_path: Path) -> None:
-    options = lm_eval.Options(tmp_path, tmp_path / "venv", tmp_path, threads=1, limit_s=0.5)
+    environment = Environment(tmp_path / "venv", "nothing", tmp_path, threads=1, limit_s=0.5)
     with pytest.raises(SeatrialError, match=r"bad ended with exit code 7; the end of .*bad\.log:\nno such model"):
-        lm_eval._run(["/bin/sh", "-c", "echo no such model; exit 7"], options, "bad")
+        environment.run(["/bin/sh", "-c", "echo no such model; exit 7"], "bad", tmp_path)
     with pytest.raises(SeatrialError, match="slow took more than 0 s"):
-        lm_eval._run(["/bin/sh", "-c", "exec sleep 30"], options, "slow")
+        environment.run(["/bin/sh", "-c", "exec sleep 30"], "slow", tmp_path)
 
 
 def test_a_directory_that_is_no_environment_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "work").write_text("of a week")
-    options = lm_eval.Options(tmp_path, tmp_path, tmp_path, threads=1, limit_s=10)
     with pytest.raises(SeatrialError, match="is there and no virtual environment"):
-        lm_eval.make_venv(options)
+        Environment(tmp_path, "nothing", tmp_path, threads=1, limit_s=10).make()
     assert (tmp_path / "work").read_text() == "of a week"
 
 
 def test_a_path_with_a_comma_is_refused(tmp_path: Path) -> None:
-    options = lm_eval.Options(tmp_path / "a,b", tmp_path, tmp_path, threads=1, limit_s=10)
+    options = lm_eval.Options(tmp_path / "a,b", Environment(tmp_path, "nothing", tmp_path, threads=1, limit_s=10))
     with pytest.raises(SeatrialError, match="a,b' has one; use another path"):
         lm_eval.by_transformers(options, "float32")
 
