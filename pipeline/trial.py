@@ -15,8 +15,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from engine.artifact import sha256_file
 from pipeline.errors import SeatrialError
 from pipeline.files import write_json
+from pipeline.gate.inputs import REVIEW
 from pipeline.gate.policy import read_policy
 from pipeline.gate.verdict import VERDICT, verdict_exit_code
 from pipeline.params import load_params
@@ -82,6 +84,17 @@ def repro(targets: list[str]) -> int:
     ).returncode
 
 
+def ratings_changed(verdict: Path = VERDICT, review: Path = REVIEW) -> bool:
+    """Whether people's ratings came, changed or went since the verdict. DVC cannot see that: what its graph depends on
+    must be there, and ratings need not be.
+    """
+    try:
+        then = json.loads(verdict.read_text(encoding="utf-8"))["inputs"].get(review.as_posix())
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return False  # `verdict_exit_code` says what is wrong with it
+    return bool(then != (sha256_file(review) if review.is_file() else None))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="seatrial trial", description="Runs the whole graph and prints the verdict.")
     parser.add_argument("targets", nargs="*", help="stages of dvc.yaml; none: all")
@@ -97,6 +110,9 @@ def main() -> None:
     if dropped := drop_dead_locks():
         say(f"dropped {dropped} lock(s) of dead processes")
     code = repro(targets)
+    if not code and not targets and ratings_changed():
+        say("people's ratings have changed since the verdict: judging again")
+        code = repro(["--force", "--single-item", "gate"]) or repro([])
     if code:
         raise SeatrialError(
             f"dvc repro ended with exit code {code}: the message of the failed stage stands above. Stages that had "

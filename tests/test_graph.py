@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]  # bounds a hang
 
 
 def _copy_tracked(target: Path) -> None:
@@ -63,7 +63,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _trial(project: Path, *arguments: str, module: str = "pipeline.trial") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", module, *arguments], cwd=project, capture_output=True, text=True, timeout=600
+        [sys.executable, "-m", module, *arguments], cwd=project, capture_output=True, text=True, timeout=3000
     )
 
 
@@ -96,7 +96,7 @@ def test_killed_in_a_stage_it_leaves_no_process_behind(project: Path, stage: str
         run = subprocess.Popen(
             [sys.executable, "-m", "pipeline.trial", stage], cwd=project, stdout=out, stderr=subprocess.STDOUT
         )
-        deadline = time.monotonic() + 400
+        deadline = time.monotonic() + 3000
         while f"{stage}: begins" not in log.read_text():
             assert run.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()

@@ -14,7 +14,7 @@ from pipeline.errors import SeatrialError
 from pipeline.provenance import stripped
 
 WORDS = {".md", ".png", ".svg", ".txt"}
-NOT_RUN = ("tests/", ".github/", ".ci/", "releases/")
+NOT_RUN = ("tests/", ".github/", ".ci/", "releases/proposed/")  # the gate's baseline is a record of releases/
 NOT_RUN_FILES = {".gitignore", "Makefile"}
 DATA = ("evalsets/", "pipeline/quantize/calibration/", "requirements/")  # whose text files are no mere words
 
@@ -87,7 +87,7 @@ def _counts(name: str, base: str, head: str) -> bool:
         return True
     try:
         return stripped(before) != stripped(after)
-    except SyntaxError:
+    except (SyntaxError, ValueError):  # a null byte
         return True
 
 

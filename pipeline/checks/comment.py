@@ -60,7 +60,7 @@ def _as_text(text: str) -> str:
     """No tag, no mention, no image of elsewhere: only Markdown that says something."""
     text = text.replace("\r\n", "\n").replace("\0", "").strip()
     text = text.replace("<", "&lt;")
-    text = re.sub(r"!\[", "[", text)
+    text = re.sub(r"!+\[", "[", text)
     return re.sub(r"@(?=[A-Za-z0-9])", "@\u200b", text)
 
 

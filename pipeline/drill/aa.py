@@ -64,10 +64,12 @@ def of(value: dict[str, Any]) -> Comparison:
     """From the content of ab.json.
 
     Raises:
-        SeatrialError: the two sides are not the same build.
+        SeatrialError: the two sides are not the same build, or it broke off by no fault of the candidate's.
     """
     from pipeline.provenance import Machine, digest_of
 
+    if value["broken_off"] is not None and value["verdict"] != "hold":  # counted, it would make false holds look rarer
+        raise SeatrialError(f"not an A/A: {value['reason']}")
     if value["what_differs"]:
         raise SeatrialError(f"not an A/A: the sides differ in {', '.join(value['what_differs'])}")
     blocking = [f"{e['stage']}/{e['figure']}" for e in value["estimates"] if e["blocking"]]

@@ -133,6 +133,8 @@ def by_ab(
             params = params.model_copy(update={"profile": engines.profile(profile)})
         base, candidate = engines.base(), side_of(given, engines.project)
         value = compare_builds(base, candidate, params, engines.seed, root / "rounds", Stage("drill", None))
+        if value["broken_off"] is not None:  # no pair to take apart
+            return Seen(value["verdict"] == "hold", False, f"ab: {value['verdict']}", value["reason"])
         last = max(r["pair"] for r in value["rounds"])
         pair = [read_run_folder(str(root / "rounds" / f"{last:02d}-{side}")) for side in ("candidate", "base")]
         found = [c.code for c in named(walk(pair[0], pair[1]))]

@@ -162,9 +162,20 @@ class _Criterion(_Part):
     problem: str | None
 
 
+class _Named(_Part):
+    digest: str
+
+
+class _Build(_Part):
+    model: _Named
+    engine: _Named
+    quantisation: _Named
+
+
 class _Review(_Part):
     candidate: str
     baseline: str
+    build: _Build | None = None
     criteria: dict[str, _Criterion]
 
 

@@ -152,7 +152,7 @@ def compose(
     """The proposal of the candidate that ``verdict`` says may ship. Run from the project's root.
 
     Args:
-        ratings: people's, if they rated this candidate; the file does not say whom they rated, so a person must.
+        ratings: people's, to be recorded; whether they rated this build is for the gate's rule `review` to say.
 
     Raises:
         SeatrialError: the verdict is not "ship", or is stale, or rests on a waiver that has expired; the name is

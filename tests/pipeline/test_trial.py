@@ -13,6 +13,9 @@ import psutil
 import pytest
 
 from pipeline import trial
+from pipeline.gate.inputs import input_digests
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def _holder(pid: int) -> dict[str, object]:
@@ -80,6 +83,48 @@ def test_the_fingerprint_is_not_touched_when_nothing_changed(tmp_path: Path, mon
     trial.MACHINE.write_text("{}")
     trial.write_machine()
     assert json.loads(trial.MACHINE.read_text())["cores"] >= 1
+
+
+def test_ratings_that_came_changed_or_went_are_judged_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They lie outside the graph, so DVC by itself would leave the verdict stale for good."""
+    monkeypatch.chdir(tmp_path)
+    review = Path("reports/review.json")
+    review.parent.mkdir()
+    assert not trial.ratings_changed()  # no verdict: the graph makes one
+
+    def judge() -> None:
+        trial.VERDICT.write_text(json.dumps({"inputs": input_digests([])}))
+
+    judge()
+    assert not trial.ratings_changed()
+    for text in ("{}", '{"candidate": "int8"}', None):
+        review.unlink(missing_ok=True) if text is None else review.write_text(text)
+        assert trial.ratings_changed()
+        judge()
+        assert not trial.ratings_changed()
+    for broken in ("{torn", "[]", "{}", '{"inputs": 3}'):
+        trial.VERDICT.write_text(broken)
+        assert not trial.ratings_changed()
+
+
+def test_a_trial_judges_anew_before_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
+    ran: list[list[str]] = []
+
+    def repro(targets: list[str]) -> int:
+        ran.append(targets)
+        return 0
+
+    monkeypatch.setattr(trial, "die_with_parent", lambda *_: None)
+    monkeypatch.setattr(trial, "repro", repro)
+    for changed, expected in ((False, [[]]), (True, [[], ["--force", "--single-item", "gate"], []])):
+        ran.clear()
+        monkeypatch.setattr(trial, "ratings_changed", lambda changed=changed: changed)
+        monkeypatch.setattr(sys, "argv", ["trial"])
+        with pytest.raises(SystemExit) as end:
+            trial.main()
+        assert (end.value.code, ran) == (2, expected)
 
 
 def test_a_child_does_not_outlive_a_killed_parent() -> None:

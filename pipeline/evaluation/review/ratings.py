@@ -99,11 +99,18 @@ def judge(key: dict[str, Any], raters: Sequence[Ratings]) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "rubric": VERSION,
         "sample": key["sample"],
-        "candidate": key["candidate"],
-        "baseline": key["baseline"],
+        "candidate": _name(key, "candidate"),
+        "baseline": _name(key, "baseline"),
+        "build": (key.get("builds") or {}).get(key["candidate"]),
         "raters": len(raters),
         "criteria": criteria,
     }
+
+
+def _name(key: dict[str, Any], side: str) -> str:
+    """The tier whose answers were rated; the side itself in a key that does not say."""
+    build = (key.get("builds") or {}).get(key[side]) or {}
+    return str((build.get("quantisation") or {}).get("name") or key[side])
 
 
 def _criterion(key: dict[str, Any], units: dict[str, list[int]]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from pipeline.evaluation.review.form import render
 from pipeline.evaluation.review.rubric import RUBRIC, VERSION
 from pipeline.files import atomic_dir
 
+BUILD = ("model", "engine", "quantisation")
 COLUMNS = ("line", "prompt", "answer", *(c.name for c in RUBRIC), "comment")
 SCHEMA_VERSION = 1
 Row = dict[str, Any]
@@ -44,6 +45,20 @@ def read_answers(folder: Path) -> dict[str, Row]:
     if not found:
         raise SeatrialError(f"{folder} has no generated answer to review")
     return found
+
+
+def build_of(folder: Path) -> dict[str, Any]:
+    """Whose answers these are: name and digest of model, engine and quantisation, from the header of eval.json.
+
+    Raises:
+        SeatrialError: not what the stage evaluate writes.
+    """
+    path = folder / "eval.json"
+    try:
+        header = json.loads(path.read_text(encoding="utf-8"))["header"]
+        return {part: {k: str(header[part][k]) for k in ("name", "digest")} for part in BUILD}
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise SeatrialError(f"{path}: {e!r}; expected results/TIER/eval of the stage evaluate") from e
 
 
 def draw(a: dict[str, Row], b: dict[str, Row], n: int, rng: random.Random) -> list[str]:
@@ -72,6 +87,7 @@ def write_sample(folders: Sequence[tuple[str, Path]], out: Path, n: int, seed: i
     if out.exists():
         raise SeatrialError(f"{out} exists; ratings may refer to it. Choose another folder")
     a, b = read_answers(folder_a), read_answers(folder_b)
+    builds = {name_a: build_of(folder_a), name_b: build_of(folder_b)}
     rng = random.Random(f"review/{seed}")
     items = draw(a, b, n, rng)
     if not items:
@@ -101,6 +117,7 @@ def write_sample(folders: Sequence[tuple[str, Path]], out: Path, n: int, seed: i
             "sample": digest,
             "candidate": name_a,
             "baseline": name_b,
+            "builds": builds,
             "lines": key,
         }
         (folder / "key.json").write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")

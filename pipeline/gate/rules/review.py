@@ -16,10 +16,9 @@ def review(rule: Review, context: Context) -> list[RuleResult]:
     """One result a criterion of the rubric, by the interval of the mean paired difference that the import computed."""
     title = "rating by people"
     report = context.review
-    if report is None or report.get("candidate") != context.run.tier:
-        detail = context.review_problem or NOT_ASKED
-        if report is not None:
-            detail = f"not asked of {context.run.tier}: the ratings are of {report.get('candidate')}"
+    another = None if report is None else _another(report, context)
+    if report is None or another is not None:
+        detail = another or context.review_problem or NOT_ASKED
         asked = rule.required or context.review_problem is not None
         would = "ratings of this build: `seatrial review sample`, then `seatrial review import`" if asked else None
         outcome: Outcome = "undecided" if asked else "not_applicable"
@@ -28,6 +27,19 @@ def review(rule: Review, context: Context) -> list[RuleResult]:
     if not criteria:
         return [result(rule, "quality", title, "undecided", "the report names no criterion", **_values(rule))]
     return [_criterion(rule, name, found, str(report.get("baseline"))) for name, found in sorted(criteria.items())]
+
+
+def _another(report: dict[str, Any], context: Context) -> str | None:
+    """Why the ratings say nothing of this build; None where they are of it."""
+    if report.get("candidate") != context.run.tier:
+        return f"not asked of {context.run.tier}: the ratings are of {report.get('candidate')}"
+    header, build = context.run.header("evaluation"), report.get("build")
+    if header is None or not build:
+        return f"not asked of this build: {'it was not evaluated' if build else 'the ratings do not say of which'}"
+    for part in ("model", "engine", "quantisation"):
+        if build[part]["digest"] != getattr(header, part).digest:
+            return f"not asked of this build: the ratings are of answers of another {part}"
+    return None
 
 
 def _values(rule: Review) -> dict[str, Any]:

@@ -55,6 +55,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("tests/test_core.py", CODE.replace("2 * x", "3 * x"), False),
         ("README.md", "other", False),
         (".github/workflows/x.yml", "other", False),
+        ("releases/1.0.0.json", "{}", True),
+        ("releases/proposed/1.0.0.json", "{}", False),
         ("params.yaml", "a: 2\n", True),
         ("requirements/lock-cpu.txt", "b==1\n", True),
         ("evalsets/own/words.txt", "text\n", True),

@@ -82,7 +82,8 @@ def test_a_line_that_is_too_long_by_itself_is_left_out() -> None:
 
 
 def test_a_strangers_text_mentions_nobody_and_holds_no_tags() -> None:
-    body = body_of(f"@everyone <script>x</script> {MARK} ![spy](https://example.org/x.png)\r\n\0a < b", LINK)
+    images = "![spy](https://example.org/x.png) !![spy](https://example.org/y.png)"
+    body = body_of(f"@everyone <script>x</script> {MARK} {images}\r\n\0a < b", LINK)
     assert "@everyone" not in body
     assert body.count("<!--") == 1
     assert "<script" not in body

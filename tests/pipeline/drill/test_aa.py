@@ -7,15 +7,18 @@ from pathlib import Path
 import pytest
 
 from pipeline.ab.compare import compare_builds
+from pipeline.ab.rounds import Which
 from pipeline.drill import aa
 from pipeline.errors import SeatrialError
 from pipeline.params import AbParams
+from pipeline.serving import ServerEnded
 from pipeline.stage import Stage
 from tests.pipeline.ab.made_up import Machine, side
 
 
-def _compared(tmp_path: Path, **names: str) -> dict[str, object]:
+def _compared(tmp_path: Path, breaks: tuple[int, Which, Exception] | None = None, **names: str) -> dict[str, object]:
     machine = Machine({})
+    machine.breaks = breaks
     return compare_builds(
         side("a"), side("a", **names), AbParams(budget_minutes=10), 1, tmp_path, Stage("ab", None),
         round_=machine.round, clock=machine.clock,
@@ -40,6 +43,12 @@ def test_a_comparison_is_one_line_and_reads_back(tmp_path: Path) -> None:
 def test_two_builds_are_no_aa(tmp_path: Path) -> None:
     with pytest.raises(SeatrialError, match="not an A/A: the sides differ in engine"):
         aa.of(_compared(tmp_path, engine="e!2"))
+
+
+def test_a_comparison_that_broke_off_counts_only_where_it_held(tmp_path: Path) -> None:
+    with pytest.raises(SeatrialError, match="not an A/A: the base broke off after 0 rounds"):
+        aa.of(_compared(tmp_path, (0, "base", ServerEnded("the server of a ended"))))
+    assert aa.of(_compared(tmp_path, (1, "candidate", ServerEnded("the server of a ended")))).verdict == "hold"
 
 
 @pytest.mark.parametrize(("n", "held", "below"), [(119, 0, 0.031), (188, 1, 0.030), (40, 0, 0.089)])

@@ -27,8 +27,10 @@ from pipeline.evaluation.items import Item
 from pipeline.evaluation.run import Answered, Judged
 from pipeline.files import write_json
 from pipeline.params import PARAMS, load_params
+from pipeline.serving import ServerEnded
 from pipeline.stage import Stage
 from tests.engine.fake_core import add, make_core, prompt_of, run, tokens_of
+from tests.pipeline.ab.made_up import Machine
 from tests.pipeline.diagnosis import simulated
 from tests.pipeline.evaluation.make import chat_item, write_evalset
 from tests.tiny import make_tiny_artifact
@@ -107,6 +109,17 @@ def test_without_the_fault_nobody_is_accused(
     _on_paper(COLD, COLD, monkeypatch)
     seen = by_ab(engines.artifact, ("prefill_interference", "cold_cache"), blocking, profile)(engines, tmp_path / "aa")
     assert (seen.caught, seen.named, seen.by) == (False, False, "ab: ship")
+
+
+def test_a_candidate_that_breaks_off_is_held_without_a_pair_to_take_apart(
+    engines: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine({})
+    machine.breaks = (0, "candidate", ServerEnded("the server ended"))
+    monkeypatch.setattr(engine, "compare_builds", partial(compare_builds, round_=machine.round, clock=machine.clock))
+    seen = by_ab(engines.artifact, ("cold_cache",))(engines, tmp_path / "ab")
+    assert (seen.caught, seen.named, seen.by) == (True, False, "ab: hold")
+    assert "the server ended" in seen.said
 
 
 def _core(side: Side) -> EngineCore:

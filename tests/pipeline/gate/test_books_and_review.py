@@ -27,7 +27,11 @@ def _ratings(root: Path, difference: float = 0.0, half: float = 0.2, **changes: 
         "alpha": 0.8, "items": 40, "candidate_mean": 4 + difference, "baseline_mean": 4.0, "difference": difference,
         "interval": [difference - half, difference + half], "confidence": 0.95, "problem": None,
     } | changes  # fmt: skip
-    value = {"schema_version": 1, "candidate": "int8", "baseline": "2026.11", "criteria": {"clarity": criterion}}
+    head = json.loads((root / "results/int8/eval/eval.json").read_text())["header"]
+    value = {
+        "schema_version": 1, "candidate": "int8", "baseline": "2026.11", "criteria": {"clarity": criterion},
+        "build": {part: head[part] for part in ("model", "engine", "quantisation")},
+    }  # fmt: skip
     (root / REVIEW).parent.mkdir(exist_ok=True)
     (root / REVIEW).write_text(json.dumps(value))
 
@@ -101,6 +105,19 @@ def test_ratings_of_another_build_or_that_cannot_be_read_are_no_pass(run: Path) 
     found = rule_of(judged(), "review")
     assert found["outcome"] == "undecided"
     assert "is not what `seatrial review import` writes" in found["detail"]
+
+
+@pytest.mark.parametrize("part", ["model", "engine", "quantisation", None])
+def test_ratings_of_an_earlier_build_of_the_tier_are_no_pass(run: Path, part: str | None) -> None:
+    _ratings(run)
+
+    def age(review: dict[str, Any]) -> None:
+        review["build"] = None if part is None else review["build"] | {part: {"name": "old", "digest": "old"}}
+
+    edit_json(REVIEW.as_posix(), age)(run)
+    found = rule_of(judged(), "review")
+    assert found["outcome"] == "not_applicable"
+    assert (f"of another {part}" if part else "do not say of which") in found["detail"]
 
 
 def test_new_ratings_make_a_verdict_stale(run: Path) -> None:

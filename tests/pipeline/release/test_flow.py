@@ -291,13 +291,16 @@ def test_ratings_are_recorded_when_somebody_says_that_they_are_of_this_candidate
     criterion = {"alpha": 0.8, "items": 12, "candidate_mean": 4.26, "baseline_mean": 4.0, "problem": None}
     value = {"rubric": 1, "raters": 2, "baseline": "baseline", "criteria": {"clarity": criterion}}
     review.write_text(json.dumps(value))
+    with pytest.raises(SeatrialError, match=r"is stale: reports/review\.json has changed since"):
+        propose("1.0.0", artifact="model", ratings=review)
+    judged()
     path = propose("1.0.0", artifact="model", ratings=review)
     git("add", str(path))
     git("commit", "-qm", "Propose")
     promote("1.0.0", artifact="model")
     assert read_release("1.0.0").ratings == {"file": "reports/review.json", **value}
     assert "| clarity | 4.26 | 4.0 | 12 | 0.8 | - |" in (RELEASES / "1.0.0.md").read_text()
-    judged()
     review.write_text("{}")
+    judged()
     with pytest.raises(SeatrialError, match="expected what `seatrial review import` writes"):
         propose("1.1.0", artifact="model", ratings=review)

@@ -42,7 +42,7 @@ def visit(page: Path, tmp: Path) -> tuple[str, list[str], list[str]]:
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     log = json.loads(net.read_text())
     asked = [str(e["params"]["url"]) for e in log["events"] if "url" in e.get("params", {})]
-    mine = [u for u in asked if re.match(r"(https?|wss?)://", u) and "google" not in u]
+    mine = [u for u in asked if re.match(r"(https?|wss?)://", u) and not re.search("google|gvt1", u)]
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line], mine
 
 

@@ -33,6 +33,9 @@ def write_results(folder: Path, who: str, n: int = 12) -> Path:
     rows.append({**rows[0], "id": "choice-1", "answer": "0: x", "choice_logprobs": [-1.0, -2.0]})
     for name, mine in (("people", rows[2 * n : 3 * n]), ("items", rows[: 2 * n] + rows[3 * n :])):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in mine))
+    head = {part: {"name": f"{part} of {who}", "digest": f"{part}-{who}"} for part in ("model", "engine")}
+    head["quantisation"] = {"name": folder.parent.name, "digest": who}
+    (folder / "eval.json").write_text(json.dumps({"header": head}))
     return folder
 
 
@@ -99,7 +102,12 @@ def test_agreeing_raters_find_the_difference(sample: Path, capsys: pytest.Captur
     command.main(["import", str(sample), *map(str, files)])
     said = capsys.readouterr().out
     report = json.loads(Path("reports/review.json").read_text())
-    assert (report["raters"], report["candidate"], report["baseline"]) == (2, "candidate", "baseline")
+    assert (report["raters"], report["candidate"], report["baseline"]) == (2, "int8", "bf16")
+    assert report["build"] == {
+        "model": {"name": "model of new", "digest": "model-new"},
+        "engine": {"name": "engine of new", "digest": "engine-new"},
+        "quantisation": {"name": "int8", "digest": "new"},
+    }
     for found in report["criteria"].values():
         same = sum(i % 6 == 0 for i in range(12))
         assert found["alpha"] == 1
