@@ -34,7 +34,7 @@ def compressed_tensors_config(specs: list[LinearSpec], modules: Iterable[str]) -
     if all(s.scheme == "bf16" for s in specs):
         return None
     named: dict[int, list[str]] = defaultdict(list)  # by the place of a spec in specs
-    ignored = [] if any(s.pattern == HEAD for s in specs) else [HEAD]
+    ignored = [] if any(s.pattern == HEAD and s.scheme != "bf16" for s in specs) else [HEAD]
     for module in modules:
         spec = spec_of(specs, module)
         if spec is None:

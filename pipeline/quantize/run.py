@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from engine.artifact import Manifest, list_files, read_manifest, write_manifest
+from engine.artifact import LinearSpec, Manifest, list_files, read_manifest, write_manifest
 from pipeline.files import atomic_dir
 from pipeline.provenance import digest_of, engine_source_digest
 from pipeline.quantize.foreign import compressed_tensors_config
+from pipeline.quantize.formats import HEAD
 from pipeline.quantize.head import SPEC, with_int8_head
 from pipeline.quantize.keep import kept_specs
 from pipeline.quantize.recipe import Job, QuantisedParams, linears_of
@@ -38,8 +40,12 @@ def quantise(tier: str, entry: dict[str, Any], base: Path, final: Path, work: Pa
     int8_head = isinstance(params, QuantisedParams) and params.head == "int8"
     modules = linears_of(config, str(base))
     kept = params.keep if isinstance(params, QuantisedParams) else {}
-    linears = kept_specs(kept, modules, int(config["num_hidden_layers"]))
-    linears += recipe.linears(params) + ([SPEC] if int8_head else [])
+    linears = kept_specs(kept, modules, int(config["num_hidden_layers"])) + recipe.linears(params)
+    head = [SPEC] if int8_head else []
+    if any(fnmatchcase(HEAD, spec.pattern) for spec in linears):  # of keep, which is for the layers: the first counts
+        linears = [*(head or [LinearSpec(pattern=HEAD, scheme="bf16")]), *linears]
+    else:
+        linears += head
     job = Job(source=base, manifest=source, config=config, params=params, work=mine, stage=s, specs=linears)
     job.check_linears()
     recipe.check(job)

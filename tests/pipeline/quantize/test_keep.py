@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,18 @@ def test_kept_linears_are_stored_as_the_manifest_says(base: Path, tmp_path: Path
 def test_what_is_kept_loses_nothing(base: Path, tmp_path: Path) -> None:
     whole = make(INT4 | {"keep": {"*": "bf16"}}, base, tmp_path)
     assert all(torch.equal(t, bits(base)[n]) for n, t in bits(whole).items())
+
+
+@pytest.mark.parametrize("head", ["bf16", "int8"])
+@pytest.mark.parametrize("width", ["bf16", "int8"])
+def test_a_pattern_for_everything_leaves_the_head_to_its_own_setting(tmp_path: Path, width: str, head: str) -> None:
+    untouched = make_tiny_artifact(tmp_path / "base", tie_word_embeddings=False, num_hidden_layers=1)
+    made = make(INT4 | {"head": head, "keep": {"*": width}}, untouched, tmp_path)
+    spec = spec_of(verify(made).linears, "lm_head")
+    assert (None if spec is None else spec.scheme) == (None if head == "bf16" else "w8a8")
+    foreign = json.loads((made / "config.json").read_text()).get("quantization_config")
+    assert foreign is None or ("lm_head" in foreign["ignore"]) == (head == "bf16")
+    ModelRunner(made, EngineConfig(max_model_len=64, memory_limit_bytes=2**28, threads=1))
 
 
 def test_sizes_that_do_not_fit_may_be_kept(base: Path, tmp_path: Path) -> None:
