@@ -15,7 +15,6 @@ import polars as pl
 
 from loadtests.quantiles import nearest_rank
 from pipeline.load.figures import FIGURES
-from pipeline.load.samples import measured
 from pipeline.load.summary import QUANTILES, summarise
 
 Figures = dict[str, float | None]  # by name, such as "ttft_ms.p95"; None: too few samples, or none
@@ -35,7 +34,7 @@ LATENCIES: dict[str, Theirs] = {
         "time_to_first_token_ms",
         1,
         "From sending the request's first byte to the line of the stream that brings its first text. Only of requests "
-        "that ended well inside the measured time.",
+        "that ended well inside the measured time, also where they began before it; this holds for all latencies.",
     ),
     "itl_ms": Theirs(
         "inter_token_latency_ms",
@@ -55,15 +54,15 @@ RATES: dict[str, Theirs] = {
     "output_tokens_per_s": Theirs(
         "output_tokens_per_second",
         1,
-        "Output tokens of the requests that ended well, spread evenly between the first and the last of each, by the "
-        "time that they span. Tokens of requests that the end of the run cut off are not among them.",
+        "Output tokens in the measured time, divided by its length, of the requests that ended well inside it; the "
+        "tokens of each are spread evenly from its first to its last. Those that the end cut off are not among them.",
     ),
     "prompt_tokens_per_s": Theirs(
         "prompt_tokens_per_second",
         1,
-        "Prompt tokens of the requests that ended well, each at its first token, by the time that they span.",
+        "Prompt tokens of the requests that ended well inside the measured time, if their first token came in it too.",
     ),
-    "requests_per_s": Theirs("requests_per_second", 1, "Requests that ended well, by the time that they span."),
+    "requests_per_s": Theirs("requests_per_second", 1, "Requests that ended well, divided by the measured time."),
 }
 MEANS = {"prompt_tokens_mean": "prompt_token_count", "output_tokens_mean": "output_token_count"}
 NAMES = [*(f"{m}.{q}" for m in LATENCIES for q in QUANTILES), *RATES, *MEANS]
@@ -82,18 +81,28 @@ def _at(found: dict[str, Any], name: str) -> float | None:
     return None if value is None else float(value)
 
 
-def by_their_definitions(records: pl.DataFrame) -> Figures:
-    """The latencies of our own records as guidellm would have computed them."""
+def by_their_definitions(records: pl.DataFrame, window: tuple[str, float, float]) -> Figures:
+    """Our own records as guidellm would have reckoned with them: answers that ended inside the measured part."""
+    stage, from_s, to_s = window
+    ended = pl.col("end_s").is_between(from_s, to_s)
+    rows = records.filter((pl.col("stage") == stage) & (pl.col("status") == "ok") & ended)
     values: dict[str, list[tuple[float, float]]] = {m: [] for m in LATENCIES}  # of each: (value, weight)
-    rows = measured(records).filter(pl.col("status") == "ok")
-    for sent, end, times in rows.select("sent_s", "end_s", "token_times_s").iter_rows():
-        n = len(times)
-        values["ttft_ms"].append(((times[0] - sent) * 1000, 1))
+    output_tokens = prompt_tokens = 0
+    columns = ("sent_s", "end_s", "token_times_s", "prompt_tokens")
+    for sent, end, times, prompt in rows.select(columns).iter_rows():
+        n, first, last = len(times), times[0], times[-1]
+        values["ttft_ms"].append(((first - sent) * 1000, 1))
         values["e2e_ms"].append(((end - sent) * 1000, 1))
-        values["tpot_ms"].append(((times[-1] - sent) * 1000 / n, n))
+        values["tpot_ms"].append(((last - sent) * 1000 / n, n))
         if n > 1:
-            values["itl_ms"].append(((times[-1] - times[0]) * 1000 / (n - 1), n - 1))
-    return {f"{m}.{name}": weighted_quantile(values[m], q) for m in LATENCIES for name, q in QUANTILES.items()}
+            values["itl_ms"].append(((last - first) * 1000 / (n - 1), n - 1))
+        output_tokens += sum(first + (last - first) * i / max(n - 1, 1) >= from_s for i in range(n))
+        prompt_tokens += prompt if first >= from_s else 0
+    found: Figures = {
+        f"{m}.{name}": weighted_quantile(values[m], q) for m in LATENCIES for name, q in QUANTILES.items()
+    }
+    counts = {"output_tokens_per_s": output_tokens, "prompt_tokens_per_s": prompt_tokens, "requests_per_s": rows.height}
+    return found | {name: count / (to_s - from_s) for name, count in counts.items()}
 
 
 def weighted_quantile(values: Sequence[tuple[float, float]], q: float) -> float | None:

@@ -120,7 +120,7 @@ class Tools:
             console.print(f"{name}: our client calls itself void: {run.client.void_reason}")
         (stage,) = run.stages
         window = (STAGE, stage["start_s"] + stage["warmup_s"], stage["end_s"])
-        return our_figures(records, window), by_their_definitions(records)
+        return our_figures(records, window), by_their_definitions(records, window)
 
     def theirs(self, server: Server, name: str) -> Figures:
         """

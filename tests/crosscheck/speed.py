@@ -188,9 +188,10 @@ def measure(sides: Sides, items: Sequence[Item], batch_sizes: Sequence[int], rou
     write_task(items, sides.tasks)
     console.print(f"{len(items)} items with {sum(len(x.choices or []) for x in items)} choices")
     _say(console, f"{WARMUP}, ours", sides.ours(WARMUP))
-    tried = {size: sides.theirs(WARMUP, size) for size in batch_sizes}
-    for size, run in tried.items():
-        _say(console, f"{WARMUP}, lm-eval with batches of {size}", run)
+    tried: dict[int, Timed] = {}
+    for size in batch_sizes:
+        tried[size] = sides.theirs(WARMUP, size)
+        _say(console, f"{WARMUP}, lm-eval with batches of {size}", tried[size])
     batch_size = min(tried, key=lambda size: tried[size].answering_s)
     ours: list[Timed] = []
     theirs: list[Timed] = []

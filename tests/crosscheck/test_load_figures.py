@@ -41,11 +41,18 @@ def records(*rows: dict[str, Any]) -> pl.DataFrame:
 
 def test_latencies_by_their_definitions() -> None:
     """One answer of three tokens with a stall before the last: 100 ms to the first, then 10 and 190."""
-    found = by_their_definitions(records(record(0, 1.0, [1.1, 1.11, 1.3])))
+    found = by_their_definitions(records(record(0, 1.0, [1.1, 1.11, 1.3])), (STAGE, 0, 2))
     assert found["ttft_ms.p50"] == pytest.approx(100)  # from sending; ours counts the 10 ms before it
     assert found["itl_ms.p99"] == pytest.approx(100)  # 200 ms over two gaps: the stall is averaged away
     assert found["tpot_ms.p50"] == pytest.approx(100)  # 300 ms from sending, over three tokens
     assert found["e2e_ms.p50"] == pytest.approx(350)
+
+
+def test_rates_by_their_definitions() -> None:
+    """Of the answer that began before the measured second two tokens are taken to have come in it, at 1.0 and 1.2."""
+    rows = records(record(0, 0.5, [0.8, 0.85, 1.2]), record(1, 1.3, [1.4, 1.5]), record(2, 1.6, [1.7, 1.8, 2.1]))
+    found = by_their_definitions(rows, (STAGE, 1.0, 2.0))
+    assert (found["requests_per_s"], found["output_tokens_per_s"], found["prompt_tokens_per_s"]) == (2, 4, 7)
 
 
 def test_our_own_figures_differ_as_their_definitions_do() -> None:
@@ -58,13 +65,14 @@ def test_our_own_figures_differ_as_their_definitions_do() -> None:
     assert found["output_tokens_mean"] == 3
 
 
-def test_only_answers_that_ended_well_after_the_warm_up_count() -> None:
+def test_only_answers_that_ended_well_in_the_measured_time_count() -> None:
     rows = records(
-        record(0, 1.0, [1.1, 1.2]),
-        record(1, 1.0, [3.0, 4.0], phase="warmup"),
-        record(2, 1.0, [3.0, 4.0], status="timeout"),
+        record(0, 1.0, [1.1, 1.2], phase="warmup"),
+        record(1, 0.0, [0.5, 0.9], phase="warmup"),
+        record(2, 1.0, [1.5, 1.6], status="timeout"),
+        record(3, 1.0, [1.5, 2.1]),
     )
-    assert by_their_definitions(rows)["ttft_ms.p99"] == pytest.approx(100)
+    assert by_their_definitions(rows, (STAGE, 1.0, 2.0))["ttft_ms.p99"] == pytest.approx(100)
 
 
 def test_longer_answers_weigh_more() -> None:
