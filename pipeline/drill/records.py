@@ -48,13 +48,7 @@ def by_gate(plant: Plant, rule: str, words: str) -> Callable[[Path], Seen]:
 
 
 def _requests(change: Callable[[Row], Any], **of_load: Any) -> Plant:
-    def plant(root: Path) -> None:
-        rows = requests(1)
-        for row in rows:
-            change(row)
-        write_load(root, CANDIDATE, rows, **of_load)
-
-    return plant
+    return lambda root: write_load(root, CANDIDATE, requests(1, change=change), **of_load)
 
 
 def _load_json(**changes: Any) -> Plant:
@@ -111,9 +105,7 @@ def _endless(row: Row) -> None:
 
 def _drops_failures(root: Path) -> None:
     """The failed requests leave the records, and load.json still counts them."""
-    rows = requests(1)
-    for row in rows:
-        _fails(row)
+    rows = requests(1, change=_fails)
     write_load(root, CANDIDATE, rows)
     load = json.loads((root / LOAD / "load.json").read_text())
     write_load(root, CANDIDATE, [r for r in rows if r["status"] == "ok"])

@@ -34,7 +34,7 @@ MACHINE = Machine(cpu="Drill", cores=2, memory_gib=8, isa=["avx2"], os="Linux x8
 STAGES = {"short_burst": (0.15, 0.02), "long_context": (0.9, 0.05), "mixed_random": (0.3, 0.03)}  # TTFT, ITL in s
 SCENARIOS = {"facts": "choice", "fields": "extract", "sums": "math", "documents": "long_context"}
 EACH, REQUESTS = 175, 150  # of answers: as many in all as the set has that the margins are for
-EVALSET_NAME = "core-v2"
+EVALSET_NAME, EVALSET_VERSION = "core-v2", "2.0.0"
 MEMORY = {"weights_bytes": 1000, "kv_pool_bytes": 5000}
 CANDIDATE, REFERENCE = "int8", "bf16"
 BASE: Row = {
@@ -50,8 +50,8 @@ def header(tier: str, workload: str, machine: Machine = MACHINE, **changes: str)
     return Header(**named, machine=machine, measured_at=AT, engine_requested={}).model_dump()
 
 
-def requests(seed: int, count: int = REQUESTS) -> list[Row]:
-    """The records of three stages of ``count`` requests each."""
+def requests(seed: int, count: int = REQUESTS, change: Callable[[Row], Any] | None = None) -> list[Row]:
+    """The records of three stages of ``count`` requests each; ``change`` may spoil each of them."""
     rng, rows, clock = random.Random(seed), list[Row](), 0.0
     for stage, (ttft, itl) in STAGES.items():
         for i in range(count):
@@ -66,23 +66,26 @@ def requests(seed: int, count: int = REQUESTS) -> list[Row]:
                 "token_times_s": times, "status": "ok", "http_status": 200, "finish_reason": "length",
                 "prompt_tokens": 50, "output_tokens": 10, "cached_tokens": 0, "max_tokens": 10, "concurrency": 4,
             }  # fmt: skip
+            if change:
+                change(row)
             rows.append(row)
         clock += count * 0.2 + 5
     return rows
 
 
-def answers() -> list[Row]:
-    """Half of the items right, the first four of each scenario pinned."""
+def answers(each: int = EACH) -> list[Row]:
+    """``each`` items a scenario: half of them right, the first four pinned."""
+    digits = len(str(each - 1))
     return [
         {
-            "id": f"{scenario}-{i:03d}", "scenario": scenario, "kind": kind,
+            "id": f"{scenario}-{i:0{digits}d}", "scenario": scenario, "kind": kind,
             "origin": "pinned" if i < 4 else "written", "source": f"{scenario}-{i // 2}", "prompt_text": "?",
             "reference": "x", "answer": "x", "correct": i % 2 == 0, "score": float(i % 2 == 0), "status": "ok",
             "reason": None, "finish_reason": "stop", "prompt_tokens": 20,
             "output_tokens": 0 if kind == "choice" else 10 + i % 3, "choice_logprobs": None,
         }
         for scenario, kind in SCENARIOS.items()
-        for i in range(EACH)
+        for i in range(each)
     ]  # fmt: skip
 
 
@@ -92,19 +95,21 @@ def write_load(root: Path, tier: str, rows: list[Row], **changes: Any) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     frame = pl.DataFrame(rows, schema=SCHEMA)
     frame.write_parquet(folder / "records.parquet")
-    windows = {}
-    for stage in STAGES:
-        due = frame.filter(pl.col("stage") == stage)["due_s"].to_list()
-        if due:
-            windows[stage] = (due[0], due[-1] + 1)
+    due = {s: frame.filter(pl.col("stage") == s)["due_s"].to_list() for s in STAGES}
+    windows = {s: (min(times), max(times) + 1) for s, times in due.items() if times}
     figures = {s: summarise(frame, {s: w}, fixed_output=True, goodput=None) for s, w in windows.items()}
-    overall = summarise(frame, windows, fixed_output=True, goodput=None)
+    overall = summarise(frame, windows, fixed_output=True, goodput=None) if windows else {}
     idle = [Pair(r["request_id"], r["stage"], 4, 10, 10, "length", "length", True) for r in rows[:8]]
     value = BASE | {
         "header": header(tier, "ci-load"), "stages": figures, "overall": overall,
         "truncation": truncation(frame, idle, fixed_output=True, deterministic=True),
     }  # fmt: skip
     write_json(folder / "load.json", value | changes)
+
+
+def write_server(root: Path, tier: str) -> None:
+    """What was asked of the server beside the load: its books and its samples, of a minute in which all was calm."""
+    folder = root / RESULTS / tier / "load"
     books = {f"metrics_{when}": {"seatrial_kv_integrity_errors_total": 0.0} for when in ("before", "after")}
     write_json(folder / "server.json", {"info": {"memory": MEMORY}, **books})
     n = 60
@@ -116,16 +121,20 @@ def write_load(root: Path, tier: str, rows: list[Row], **changes: Any) -> None:
     pl.DataFrame(samples).write_parquet(folder / "samples.parquet")
 
 
-def write_answers(root: Path, tier: str, rows: list[Row], **changes: Any) -> None:
-    """``changes``: of eval.json."""
+def write_answers(
+    root: Path, tier: str, rows: list[Row], name: str = EVALSET_NAME, version: str = EVALSET_VERSION, **changes: Any
+) -> None:
+    """``name``, ``version``: of the set. ``changes``: of eval.json."""
     scenarios = {}
     for scenario, kind in SCENARIOS.items():
         mine = [r["correct"] for r in rows if r["scenario"] == scenario]
+        if not mine:
+            continue
         scenarios[scenario] = {"kind": kind, "n": len(mine), "correct": sum(mine), "accuracy": sum(mine) / len(mine)}
     right = sum(r["correct"] for r in rows)
     value = {
-        "schema_version": 1, "header": header(tier, EVALSET_NAME), "accuracy": right / len(rows), "n": len(rows),
-        "evalset": {"name": "core", "version": "2.0.0", "items": len(rows)}, "correct": right, "scenarios": scenarios,
+        "schema_version": 1, "header": header(tier, name), "accuracy": right / len(rows), "n": len(rows),
+        "evalset": {"name": "core", "version": version, "items": len(rows)}, "correct": right, "scenarios": scenarios,
         "errors": 0, "cut_off": 0, "usage": {}, "output_tokens_mean": 10.0, "partial": False,
     }  # fmt: skip
     folder = root / RESULTS / tier / "eval"
@@ -141,12 +150,23 @@ def write_trial(root: Path, params: Path = PARAMS) -> None:
     raw["release"] |= {"candidate": CANDIDATE, "reference": REFERENCE}
     (root / "params.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
     for number, tier in enumerate((REFERENCE, CANDIDATE)):
-        write_json(root / RESULTS / tier / "plan.json", {"schema_version": 1, "tier": tier, "ledger": MEMORY})
         write_answers(root, tier, answers())
-        write_load(root, tier, requests(number))
+        write_serving(root, tier, number)
+    write_evalset_report(root, EACH * len(SCENARIOS))
+
+
+def write_serving(root: Path, tier: str, seed: int) -> None:
+    """All that was measured of a tier beside its answers."""
+    write_json(root / RESULTS / tier / "plan.json", {"schema_version": 1, "tier": tier, "ledger": MEMORY})
+    write_load(root, tier, requests(seed))
+    write_server(root, tier)
+
+
+def write_evalset_report(root: Path, items: int, version: str = EVALSET_VERSION) -> None:
+    """A set in which nothing was found."""
     check = {"name": "leaks", "what": "Nothing leaks.", "engine": "seatrial", "success": True, "blocking": True}
     check |= {"observed": 0, "expected": 0, "examples": []}
-    evalset = {"name": "core", "version": "2.0.0", "items": EACH * len(SCENARIOS)}
+    evalset = {"name": "core", "version": version, "items": items}
     write_json(root / EVALSET, {"schema_version": 1, "evalset": evalset, "success": True, "checks": [check]})
 
 

@@ -94,7 +94,7 @@ def test_the_pressure_is_that_of_the_stage_that_fails(run: Path) -> None:
 
 
 def test_doubt_is_not_called_within_limits(run: Path) -> None:
-    load_of_int8(requests=30)(run)
+    load_of_int8(count=30)(run)
     row = _row(1)
     assert row["finding"].startswith("not decided: P9"), row
     assert row["suspect"].startswith("none proven")

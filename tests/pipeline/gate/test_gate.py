@@ -151,8 +151,8 @@ PLANTED: dict[str, tuple[Plant, str, str, str]] = {
     "no prompt sent again": (edit_json(_LOAD, _no_pairs), "truncation", "undecided", "equal answers are not proven"),
     "shorter under load": (edit_json(_LOAD, _shorter_elsewhere), "truncation", "fail", "0.9 times as long"),
     "a wave of late ones": (load_of_int8(change=_wave), "ttft-p95/short_burst", "undecided", "10 of 150 requests over"),
-    "too few requests": (load_of_int8(requests=10), "ttft-p95/short_burst", "undecided", "more requests of this kind"),
-    "no measured request": (load_of_int8(requests=0), "ttft-p95/short_burst", "undecided", "no measured requests"),
+    "too few requests": (load_of_int8(count=10), "ttft-p95/short_burst", "undecided", "more requests of this kind"),
+    "no measured request": (load_of_int8(count=0), "ttft-p95/short_burst", "undecided", "no measured requests"),
     "a worse model": (items_of_int8(flips=(40, 2)), "accuracy", "fail", "40 items lost and 2 gained"),
     "a slightly worse model": (items_of_int8(flips=(26, 10)), "accuracy", "undecided", "more items like these"),
     "a pinned case lost": (items_of_int8(spoil=loses_a_pinned_case), "pinned", "fail", "lost: sums-00 (passes in bf16"),
@@ -245,7 +245,7 @@ def test_a_slower_machine_with_a_short_but_calm_run_is_decided(run: Path) -> Non
         slow(2, "itl")(row)
 
     for tier in ("bf16", "int8"):
-        write_load(run, tier, records(1, requests=55, change=twice))
+        write_load(run, tier, records(1, count=55, change=twice))
     value = judged()
     ttft = rule_of(value, "ttft-p95/short_burst")
     assert (ttft["outcome"], value["verdict"]) == ("pass", "ship"), ttft

@@ -39,7 +39,7 @@ def test_the_published_schema_is_that_of_the_model() -> None:
 
 @pytest.mark.parametrize(
     "spoil",
-    [lambda root: None, items_of_int8(spoil=loses_a_pinned_case), load_of_int8(requests=10), items_of_int8(header={})],
+    [lambda root: None, items_of_int8(spoil=loses_a_pinned_case), load_of_int8(count=10), items_of_int8(header={})],
     ids=["ship", "hold", "undecided", "no provenance"],
 )
 def test_every_verdict_is_of_the_published_form(run: Path, spoil: Any) -> None:
@@ -66,7 +66,7 @@ def test_the_deciding_rule_stands_first(run: Path) -> None:
 
 
 def test_what_would_settle_a_doubt_is_said_in_minutes_and_held_against_the_budget(run: Path) -> None:
-    load_of_int8(requests=20)(run)
+    load_of_int8(count=20)(run)
     value = judged()
     assert [s["rule"] for s in value["settle"]] == value["tiers"]["int8"]["deciding"]
     errors = next(s for s in value["settle"] if s["rule"] == "errors")
@@ -117,7 +117,7 @@ def test_junit_is_red_only_where_the_candidate_is_decided_against(run: Path) -> 
     assert list(suites) == ["int8", "bf16", "int4"]
     assert all((s.get("failures"), s.get("errors")) == ("0", "0") for s in suites.values())
     write_items(run, "int4", items("int4", spoil=loses_a_pinned_case))  # another tier's failure is not the candidate's
-    load_of_int8(requests=20)(run)
+    load_of_int8(count=20)(run)
     items_of_int8(spoil=loses_a_pinned_case)(run)
     value = judged()
     suites = _junit()

@@ -67,7 +67,7 @@ def test_a_waiver_lets_through_what_it_names_and_nothing_else(run: Path) -> None
 
 
 def test_an_expired_waiver_does_not_turn_doubt_into_a_failure(run: Path) -> None:
-    load_of_int8(requests=10)(run)
+    load_of_int8(count=10)(run)
     change_params(run, _waive(*({"rule": r, "expires": "2026-11-30"} for r in ("ttft-p95", "itl-p95", "errors"))))
     value = judged()
     assert value["verdict"] == "undecided"
@@ -78,7 +78,7 @@ def test_an_expired_waiver_does_not_turn_doubt_into_a_failure(run: Path) -> None
     ("spoil", "rules", "code", "word"),
     [
         (items_of_int8(spoil=loses_a_pinned_case), ("pinned",), 1, "HOLD"),
-        (load_of_int8(requests=10), ("ttft-p95", "itl-p95", "errors", "truncation"), 2, "UNDECIDED"),
+        (load_of_int8(count=10), ("ttft-p95", "itl-p95", "errors", "truncation"), 2, "UNDECIDED"),
     ],
 )
 def test_a_waiver_that_lapses_after_the_verdict_takes_it_back(

@@ -36,7 +36,7 @@ def test_a_release_is_a_record_a_card_a_commit_and_two_tags(project: Path, git: 
     assert record.digests.keys() > {"results/int8/eval/items.jsonl", "results/int8/load/records.parquet"}
     assert (RELEASES / "1.0.0.json").stat().st_size < 60_000
     card = (RELEASES / "1.0.0.md").read_text()
-    for words in ("## Intended use", "Not stated", "int8 (released)", "50.0 %", "| sums | 40 | 80 |", "Testcore x2",
+    for words in ("## Intended use", "Not stated", "int8 (released)", "50.0 %", "| sums | 40 | 80 |", "Drill x2",
                   "| bf16 | ship | 50.0 % | 320 |",
                   "People have not rated it", "Latency holds for the machine above"):  # fmt: skip
         assert words in card

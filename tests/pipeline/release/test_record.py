@@ -65,7 +65,7 @@ def test_what_may_not_ship_is_not_promoted(run: Path) -> None:  # noqa: F811
     assert judged()["verdict"] == "hold"
     with pytest.raises(SeatrialError, match=r"HOLD: int8 is held: pinned cases.*needs a waiver in params\.yaml"):
         _promote()
-    load_of_int8(requests=10)(run)
+    load_of_int8(count=10)(run)
     items_of_int8()(run)
     assert judged()["verdict"] == "undecided"
     with pytest.raises(SeatrialError, match="UNDECIDED: int8 is undecided"):
