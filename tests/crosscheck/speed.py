@@ -223,7 +223,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--artifact", type=Path, required=True, help="a model directory in bf16")
     parser.add_argument("--rounds", type=int, default=5, help="pairs of runs, at least 2 (%(default)s)")
-    parser.add_argument("--per-scenario", type=int, default=8, help="choice items of each scenario (%(default)s)")
+    parser.add_argument("--per-scenario", type=int, default=3, help="choice items of each scenario (%(default)s)")
     parser.add_argument(
         "--batch-sizes", type=int, nargs="+", default=[1, 8, 16], help="lm-eval's, tried in the warm-up"
     )
