@@ -132,7 +132,7 @@ def test_a_client_that_goes_ends_its_requests(scoring: Booted, directory: Path) 
             scoring.http.post(
                 "/score",
                 json={"model": MODEL, "prompt": [f"gone {i}" for i in range(12)], "store": "gone"},
-                timeout=4,
+                timeout=10,
             )
         until(lambda: scoring.metric('request_success_total{finished_reason="abort"}') == before + 12)
     until(lambda: scoring.metric("num_requests_running") == scoring.metric("num_requests_waiting") == 0)

@@ -61,7 +61,7 @@ def serve_bundled_as(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> None:
             pass
 
     @contextmanager
-    def boot(*args: Any) -> Iterator[Server]:
+    def boot(*args: Any, **options: Any) -> Iterator[Server]:
         yield Running()
 
     monkeypatch.setattr(target, "bundled_server", boot)
@@ -71,7 +71,7 @@ def serve_process(monkeypatch: pytest.MonkeyPatch, **fake: Any) -> None:
     """The same with the fake in a process of its own, started and watched as the real one is."""
 
     @contextmanager
-    def boot(artifact: Path, config: EngineConfig, log: Path) -> Iterator[Server]:
+    def boot(artifact: Path, config: EngineConfig, log: Path, **options: Any) -> Iterator[Server]:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("w") as err:
             process = subprocess.Popen(
