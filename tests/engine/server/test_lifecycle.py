@@ -73,7 +73,8 @@ def test_killed_server_leaves_no_core(artifact: Path) -> None:
         core = server.core_pid
         body = {"model": MODEL, "prompt": "x", "max_tokens": 500, "stream": True, "ignore_eos": True}
         with server.http.stream("POST", "/v1/completions", json=body) as response:
-            next(response.iter_lines())
+            lines = response.iter_lines()  # kept: one that is dropped closes the connection
+            next(lines)
             server.process.kill()  # in the middle of a step
             until(lambda: gone(core))
 
@@ -166,7 +167,8 @@ def test_a_second_signal_waits_for_nobody(endless: Path) -> None:
     with boot(endless, "--grace-s", "600", **LASTING) as server:
         body = {"model": MODEL, "prompt": "x", "stream": True, **ENDLESS}
         with httpx.stream("POST", f"http://127.0.0.1:{server.port}/v1/completions", json=body, timeout=240) as r:
-            next(r.iter_lines())
+            lines = r.iter_lines()  # kept: one that is dropped closes the connection
+            next(lines)
             os.kill(server.core_pid, signal.SIGSTOP)  # so that the request cannot come to its end
             server.process.send_signal(signal.SIGTERM)
             until(lambda: server.http.get("/health").status_code == 503)
@@ -201,8 +203,10 @@ def test_logs_of_all_that_happened(endless: Path, tmp_path: Path) -> None:
         server.complete("y" * 40_000)
         body = {"model": MODEL, "prompt": "left", "stream": True, **ENDLESS}
         with server.http.stream("POST", "/v1/completions", json=body) as response:
-            next(response.iter_lines())
-            server.complete("z", n=20)  # with it, more than there is room for
+            lines = response.iter_lines()  # kept: one that is dropped closes the connection
+            next(lines)
+            with halted(server):
+                server.complete("z", n=20)  # with it, more than there is room for
         until(lambda: server.metric("num_requests_running") == 0)
         kept = server.http.get("/steps").json()["rows"]
         server.process.send_signal(signal.SIGTERM)
