@@ -31,10 +31,12 @@ def dead_pid() -> int:
 
 @pytest.fixture
 def living_dvc() -> object:
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "dvc"])
-    yield child.pid
-    child.kill()
-    child.wait()
+    script = "import time; print(flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", script, "dvc"], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()  # before it has become the interpreter it has no command line to be known by
+        yield child.pid
+        child.kill()
 
 
 def test_locks_of_dead_processes_go_and_those_of_living_ones_stay(
