@@ -120,6 +120,11 @@ class Endpoint:
         path = f"{self.prefix}/v1/chat/completions"
         self.head = f"POST {path} HTTP/1.1\r\n" + "".join(f"{k}: {v}\r\n" for k, v in lines.items())
         self._tls = ssl.create_default_context() if self.secure else None
+        self._api_key = api_key
+
+    def without_key(self, text: str) -> str:
+        """What a server said, without the key, should it have repeated it."""
+        return text.replace(self._api_key, "***") if self._api_key else text
 
     def connect(self, timeout_s: float) -> socket.socket:
         """A new connection for streams.
@@ -148,7 +153,7 @@ class StreamClient:
         """Sends ``body`` to ``/v1/chat/completions`` and fills ``exchange``. Failures are recorded, not raised."""
         length = f"Content-Length: {len(body)}\r\nX-Request-Id: {exchange.request_id}\r\n\r\n"
         request = (self._endpoint.head + length).encode() + body
-        stream = _Stream(exchange)
+        stream = _Stream(exchange, self._endpoint.without_key)
         exchange.sent_s = self._clock()
         limits = _Limits(exchange.sent_s, self._timeout_s, exchange.leave_after_s)
         keep = False
@@ -166,6 +171,8 @@ class StreamClient:
             if exchange.end_s is None:
                 exchange.end_s = self._clock()
             stream.take()
+            if exchange.reason:
+                exchange.reason = self._endpoint.without_key(exchange.reason)
             if not keep:
                 self.close()
 
@@ -252,7 +259,8 @@ class _Limits:
 class _Stream:
     """What comes of the reads of one answer. ``over``: the answer is whole, whatever the connection does."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, without_key: Callable[[str], str]) -> None:
+        self._without_key = without_key
         self.reader, self.over = ResponseReader(), False
         self._exchange, self._counter = exchange, TokenCounter()
         self._events: SseReader | None = None
@@ -316,8 +324,8 @@ class _Stream:
         try:
             text = _message(json.loads(body))
         except ValueError:
-            text = body[:200].decode(errors="replace")
-        exchange.reason = f"HTTP {exchange.http_status}: {text[:300]}"
+            text = body.decode(errors="replace")
+        exchange.reason = f"HTTP {exchange.http_status}: {self._without_key(text)[:300]}"
         with contextlib.suppress(ValueError):
             exchange.retry_after_s = float(self.reader.headers.get("retry-after", ""))
 
@@ -375,7 +383,8 @@ def get_json(endpoint: Endpoint, path: str, timeout_s: float = 10) -> Any:
         response = connection.getresponse()
         body = response.read()
         if response.status != 200:
-            raise http.client.HTTPException(f"HTTP {response.status}: {body[:200].decode(errors='replace')}")
+            said = endpoint.without_key(body.decode(errors="replace"))
+            raise http.client.HTTPException(f"HTTP {response.status}: {said[:200]}")
         return json.loads(body)
     finally:
         connection.close()

@@ -76,6 +76,9 @@ def _arguments(parser: Any) -> None:
         "--api-key-file", type=str, default="", help="File with the bearer token", include_in_web_ui=False
     )
     parser.add_argument(
+        "--api-key-env", type=str, default="", help="Or the environment variable that holds it", include_in_web_ui=False
+    )
+    parser.add_argument(
         "--end-with-pid", type=int, default=0, help="End when this parent process is gone", include_in_web_ui=False
     )
 
@@ -116,6 +119,14 @@ def _load(environment: Any) -> Profile | None:
 
 
 def _key(options: Any) -> str | None:
+    """
+    Raises:
+        ValueError: the variable that should hold it is not set.
+    """
+    if options.api_key_env:
+        if not (key := os.environ.get(options.api_key_env, "").strip()):
+            raise ValueError(f"the environment variable {options.api_key_env} (--api-key-env) is not set or empty")
+        return key
     return Path(options.api_key_file).read_text(encoding="utf-8").strip() if options.api_key_file else None
 
 

@@ -220,7 +220,9 @@ def explain_policy(
 
     params = load_params()
     gate = params.gate if name is None else params.gate | {"policy": name}
-    print(explain(read_policy(gate, params.tiers), sizes_at_hand(params.evaluation.evalset, params.release.candidate)))
+    print(
+        explain(read_policy(gate, params.measured), sizes_at_hand(params.evaluation.evalset, params.release.candidate))
+    )
     print(f"\n{explain_ab(params.ab)}")
 
 

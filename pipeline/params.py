@@ -12,8 +12,11 @@ from pydantic_core import ErrorDetails
 
 from engine.config import EngineConfig
 from pipeline.errors import SeatrialError
+from pipeline.targets.keys import looks_secret
+from pipeline.targets.spec import BUNDLED, BundledSpec, TargetSpec
 
 PARAMS = Path("params.yaml")
+_FOLDER = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 
 
 class _Strict(BaseModel):
@@ -63,8 +66,11 @@ class ReleaseParams(_Strict):
 class Params(_Strict):
     model: ModelParams
     tiers: list[str] = Field(min_length=1)
+    foreign: list[str] = Field([], description="targets that a trial measures beside the tiers, each as a tier")
     quantization: dict[str, dict[str, Any]]
     engine: EngineConfig
+    target: str = Field(BUNDLED, description="who serves the tiers: bundled, or an entry of targets")
+    targets: dict[str, TargetSpec] = Field({})
     evaluation: EvaluationParams
     load: LoadParams
     gate: dict[str, Any] = Field(description="read by pipeline.gate.policy")
@@ -79,9 +85,30 @@ class Params(_Strict):
                 raise ValueError(f"tiers names {tier!r}, which quantization does not describe; it describes {known}")
         for role in ("candidate", "reference"):
             tier = getattr(self.release, role)
-            if tier not in self.tiers:
-                raise ValueError(f"release.{role} is {tier!r}, which is not one of tiers: {', '.join(self.tiers)}")
+            if tier not in self.measured:
+                raise ValueError(f"release.{role} is {tier!r}, which is not one of tiers: {', '.join(self.measured)}")
         return self
+
+    @model_validator(mode="after")
+    def _targets_exist(self) -> Self:
+        if not isinstance(self.targets.get(BUNDLED, BundledSpec()), BundledSpec):
+            raise ValueError(f"targets.{BUNDLED} is another server; that name is the bundled engine's")
+        known = ", ".join(dict.fromkeys([BUNDLED, *self.targets]))
+        if self.target != BUNDLED and self.target not in self.targets:
+            raise ValueError(f"target is {self.target!r}, which targets does not describe; it has {known}")
+        for name in self.foreign:
+            if isinstance(self.targets.get(name, BundledSpec()), BundledSpec):
+                raise ValueError(f"foreign names {name!r}, which is no foreign server of targets; it has {known}")
+            if name in self.tiers:
+                raise ValueError(f"{name!r} is a tier and a foreign server; results/{name} can only be of one")
+            if not re.fullmatch(_FOLDER, name):
+                raise ValueError(f"foreign names {name!r}; expected letters, digits, dots, dashes: it names a folder")
+        return self
+
+    @property
+    def measured(self) -> list[str]:
+        """Whatever has results of its own: the tiers, then the foreign servers beside them."""
+        return [*self.tiers, *self.foreign]
 
     def recipe_of(self, tier: str) -> dict[str, Any]:
         """The quantisation entry of a tier: one that a trial runs, or one that is only described.
@@ -103,7 +130,7 @@ def check_tier_name(tier: str) -> None:
     Raises:
         SeatrialError: it cannot name a folder of results.
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", tier):
+    if not re.fullmatch(_FOLDER, tier):
         raise SeatrialError(f"--tier is {tier!r}; expected letters, digits, dots, dashes: it names a folder")
 
 
@@ -128,6 +155,8 @@ def load_params(path: Path = PARAMS) -> Params:
 
 def _problem(error: ErrorDetails) -> str:
     where, message = ".".join(map(str, error["loc"])), error["msg"].removeprefix("Value error, ")
+    if any(looks_secret(str(part)) or str(part) == "api_key_env" for part in error["loc"]):
+        return f"{where}: {message} (what was found may be a secret and is not shown)"
     if isinstance(error["input"], dict):
         return f"{where}: {message}" if where else message
     return f"{where}: {message} (found {str(error['input'])[:80]!r})"

@@ -104,7 +104,7 @@ def main() -> None:
     targets = args.targets
     die_with_parent(signal.SIGTERM)
     params = load_params()
-    read_policy(params.gate, params.tiers)
+    read_policy(params.gate, params.measured)
     write_machine()
     write_code()
     if dropped := drop_dead_locks():

@@ -9,6 +9,7 @@ from typing import Any
 
 from loadtests.workload import Profile, workload_digest
 from pipeline.ab.decide import LEAST_PAIRS, Look, look_at, pairs_in, plan_looks, resolved_in, whole_pairs
+from pipeline.ab.gaps import not_comparable
 from pipeline.ab.rounds import Round, Which, base_first, run_round
 from pipeline.ab.sides import Side
 from pipeline.errors import SeatrialError
@@ -87,6 +88,7 @@ def compare_builds(
         "base": base.describe(),
         "candidate": candidate.describe(),
         "what_differs": what_differs(base, candidate),
+        "not_comparable": not_comparable({"base": base, "candidate": candidate}, profile),
         "machine": this_machine().model_dump(),
         "profile": profile.name,
         "workload_digest": workload_digest(profile, seed),

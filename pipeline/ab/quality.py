@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,14 @@ from scipy import stats
 
 from pipeline.ab.seeds import seed_problems
 from pipeline.ab.sides import Side
+from pipeline.errors import SeatrialError
 from pipeline.evaluation.cache import open_cache
 from pipeline.evaluation.items import EVALSETS, Item, load_evalset
 from pipeline.evaluation.run import Judged, answer_all, judge_all, select
-from pipeline.evaluation.target import Target
 from pipeline.params import Params
 from pipeline.stage import Stage
+from pipeline.targets.capabilities import PREFIX
+from pipeline.targets.target import Target
 
 SHOWN = 10
 
@@ -39,14 +42,29 @@ def compare_answers(
     seeds = {}
     for name, side in (("base", base), ("candidate", candidate)):
         with side.open(logs / f"seeds-{name}.log") as target:
-            seeds[name] = seed_problems(target.base_url, target.model)
+            seeds[name] = _seeds(target)
     return compared(a, b) | {"seed_problems": seeds, "evalset": evalset.identity.name}
 
 
+def _seeds(target: Target) -> list[str]:
+    """A server of another project may refuse a seed: that is told, and says nothing against the answers."""
+    try:
+        return seed_problems(target.base_url, target.model_name, target.key)
+    except SeatrialError as e:
+        if target.bundled:
+            raise
+        return [f"{PREFIX}: {e}"]
+
+
 def compared(base: list[Judged], candidate: list[Judged]) -> dict[str, Any]:
-    """Of the same items in the same order. ``mcnemar_p``: two-sided and exact, on the items that turned."""
+    """Of the same items in the same order. ``mcnemar_p``: two-sided and exact, on the items that turned.
+
+    Items that one side lacks a capability for are counted in ``not_comparable`` and nowhere else.
+    """
     changed, lost, gained = [], [], []
-    for a, b in zip(base, candidate, strict=True):
+    lacking = [a.answered.lacks or b.answered.lacks for a, b in zip(base, candidate, strict=True)]
+    pairs = [(a, b) for a, b, lacks in zip(base, candidate, lacking, strict=True) if lacks is None]
+    for a, b in pairs:
         item = a.answered.item.id
         if answer_of(a) != answer_of(b):
             changed.append(item)
@@ -57,7 +75,8 @@ def compared(base: list[Judged], candidate: list[Judged]) -> dict[str, Any]:
     turned = len(lost) + len(gained)
     p = float(stats.binomtest(len(lost), turned, 0.5).pvalue) if turned else 1.0
     return {
-        "items": len(base),
+        "items": len(pairs),
+        "not_comparable": dict(Counter(name for name in lacking if name is not None)),
         "answers_changed": len(changed),
         "lost": len(lost),
         "gained": len(gained),
@@ -78,12 +97,6 @@ def judged_answers(side: Side, items: list[Item], concurrency: int, log: Path, s
     Raises:
         SeatrialError: the server does not come up, dies or answers nonsense.
     """
-    model, engine, quantisation = side.identities
-    with side.open(log) as target:
-        health = None if target.server is None else f"{target.base_url}/health"
-        who = Target(
-            target.base_url, target.model, model, engine, quantisation, side.settings, {}, None, target.check, health
-        )
-        with open_cache(None) as cache, s.progress(len(items), "items") as bar:
-            answered = answer_all(items, who, cache, concurrency, bar.advance)
+    with side.open(log) as target, open_cache(None) as cache, s.progress(len(items), "items") as bar:
+        answered = answer_all(items, target, cache, concurrency, bar.advance)
     return judge_all(answered, lambda: None)

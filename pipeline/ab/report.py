@@ -25,6 +25,8 @@ def markdown(value: dict[str, Any]) -> str:
     lines += [_row(e) for e in value["estimates"] if e["ratio"] is not None]
     if missing := [e for e in value["estimates"] if e["ratio"] is None]:
         lines += ["", "Not compared: " + "; ".join(f"{e['stage']} {e['figure']}: {e['why']}" for e in missing) + "."]
+    if gaps := value["not_comparable"]:
+        lines += ["", "Cannot be compared:", "", *(f"- {gap}" for gap in gaps)]
     if told := _resolves(value):
         lines += ["", told]
     if quality := value.get("quality"):
@@ -33,6 +35,8 @@ def markdown(value: dict[str, Any]) -> str:
             f"Quality ({quality['evalset']}, {quality['items']} items): {quality['answers_changed']} answers changed, "
             f"{quality['lost']} turned wrong, {quality['gained']} right (McNemar p = {quality['mcnemar_p']:.2g}).",
         ]
+        for name, count in quality["not_comparable"].items():
+            lines += [f"{count} more items were asked of one side only, since the other lacks {name}."]
         for side, problems in quality["seed_problems"].items():
             lines += [f"Seeds are not kept by the {side}: {'; '.join(problems)}."] if problems else []
     return "\n".join(lines) + "\n"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import httpx
 
 from pipeline.errors import SeatrialError
+from pipeline.targets.keys import NO_KEY, Key
 
 PROMPT = "Once upon a time there was"
 SEEDS, TOKENS, TIMEOUT_S = (11, 12, 13), 16, 120.0
 
 
-def seed_problems(base_url: str, model: str) -> list[str]:
+def seed_problems(base_url: str, model: str, key: Key = NO_KEY) -> list[str]:
     """Asks each seed twice: equal seeds must give equal answers, and not all seeds the same one.
 
     Raises:
@@ -22,7 +23,7 @@ def seed_problems(base_url: str, model: str) -> list[str]:
         texts = []
         for _ in range(2):
             try:
-                answer = httpx.post(f"{base_url}/v1/completions", json=body, timeout=TIMEOUT_S)
+                answer = httpx.post(f"{base_url}/v1/completions", json=body, timeout=TIMEOUT_S, headers=key.headers)
                 answer.raise_for_status()
                 texts.append(str(answer.json()["choices"][0]["text"]))
             except (httpx.HTTPError, ValueError, LookupError) as e:

@@ -5,14 +5,17 @@ DIR                                 an artifact folder, or another source tree (
 release:NAME                        engine and artifact of releases/NAME.json
 config:FILE, config:KEY=VALUE,...   this engine with other settings than params.yaml's
 seam:MODULE:CLASS                   this engine with something planted (engine.seam)
+bundled                             this engine with params.yaml's settings on artifacts/TIER
+target:NAME                         the server that `targets` of params.yaml describes, started for each round
 http://..., https://...             a server that runs already
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +26,25 @@ from engine.artifact import MANIFEST, Named, verify
 from engine.config import EngineConfig
 from pipeline.ab.trees import CACHE, LOCK, Tree, artifact_of, built, checkout, commit_of, git, interpreter
 from pipeline.errors import SeatrialError
-from pipeline.load.measure import Target, foreign
 from pipeline.params import PARAMS, Params
 from pipeline.provenance import ENGINE_ROOT, engine_identity, model_identity, quantisation_identity
 from pipeline.release.record import RELEASES, Release
 from pipeline.serving import bundled_server
+from pipeline.targets.capabilities import Capabilities, promised
+from pipeline.targets.choose import open_foreign, spec_of, url_spec
+from pipeline.targets.probe import with_capabilities
+from pipeline.targets.spec import BUNDLED, BundledSpec, ForeignSpec
+from pipeline.targets.target import LOGS, Target
 
 Identities = tuple[Named, Named, Named]  # model, engine, quantisation
 
 
 @dataclass(frozen=True)
 class Side:
-    """Something that can be booted and measured; ``open`` does so. ``base_url``: it runs already, for all rounds."""
+    """Something that can be booted and measured; ``open`` does so.
+
+    ``opened`` does it for another project's server, given a log; ``capabilities`` is then what that was found to have.
+    """
 
     given: str
     kind: str
@@ -43,8 +53,8 @@ class Side:
     artifact: Path | None = None
     tree: Tree | None = None
     seam: str | None = None
-    base_url: str | None = None
-    model: str | None = None
+    opened: Callable[[Path], AbstractContextManager[Target]] | None = None
+    capabilities: Capabilities | None = None
 
     @contextmanager
     def open(self, log: Path, engine_logs: Path | None = None) -> Iterator[Target]:
@@ -55,9 +65,9 @@ class Side:
         Raises:
             SeatrialError: it does not come up or answer.
         """
-        if self.base_url is not None:
-            with foreign(self.base_url, self.model) as target:
-                yield target
+        if self.opened is not None:
+            with self.opened(log) as target:
+                yield replace(target, capabilities=self.capabilities)
             return
         assert self.artifact is not None
         more: dict[str, Any] = {} if self.tree is None else {"root": self.tree.root, "python": self.tree.python}
@@ -65,7 +75,10 @@ class Side:
         if engine_logs is not None and self.tree is None:
             options += ["--log-dir", str(engine_logs.absolute())]
         with bundled_server(self.artifact, self.settings, log, options=options, **more) as server:
-            yield Target(server.base_url, server.model, server, self.settings, self.identities)
+            yield Target(
+                server.base_url, server.model, *self.identities, self.settings, {}, None, server.check,
+                f"{server.base_url}/health", server.process.pid, bundled=True, capabilities=promised(),
+            )  # fmt: skip
 
     def describe(self) -> dict[str, Any]:
         """For ab.json. No path of this machine beyond what was given."""
@@ -79,6 +92,7 @@ class Side:
             "quantisation": quantisation.model_dump(),
             "settings": self.settings,
             "seam": self.seam,
+            "capabilities": None if self.capabilities is None else self.capabilities.json(),
         }
 
 
@@ -112,7 +126,9 @@ def side_of(given: str, project: Project) -> Side:
     if kind in _KINDS and rest:
         return _KINDS[kind](given, rest, project)
     if kind in {"http", "https"}:
-        return _url(given, project)
+        return _foreign(given, given, url_spec(given), project)
+    if given == BUNDLED:
+        return _bundled(given, "bundled", built(Path("artifacts") / project.tier), project.settings)
     if Path(given).is_dir():
         return _directory(given, project)
     try:
@@ -120,7 +136,7 @@ def side_of(given: str, project: Project) -> Side:
     except SeatrialError as e:
         raise SeatrialError(
             f"{given!r} is no folder and no revision ({e}); expected REV, DIR, git:REV, release:NAME, config:FILE, "
-            "config:KEY=VALUE, seam:MODULE:CLASS or a URL"
+            "config:KEY=VALUE, seam:MODULE:CLASS, bundled, target:NAME or a URL"
         ) from e
     return _revision(given, given, project)
 
@@ -165,6 +181,10 @@ def _release(given: str, name: str, project: Project) -> Side:
         raise SeatrialError(f"no release {name!r}: {path} not found; released: {known}") from e
     except ValidationError as e:
         raise SeatrialError(f"{path} is not a release record: {e}") from e
+    if release.evaluation.engine.name.startswith("foreign "):
+        raise SeatrialError(
+            f"{path} was released on {release.evaluation.engine.name}; name that server (target:NAME or a URL)"
+        )
     tree = _released_tree(release, path, project)
     wanted = release.evaluation.quantisation
     artifact = Path("artifacts") / release.tier
@@ -220,9 +240,19 @@ def _seam(given: str, seam: str, project: Project) -> Side:
     return _bundled(given, "seam", built(Path("artifacts") / project.tier), project.settings, seam=seam)
 
 
-def _url(given: str, project: Project) -> Side:
-    with foreign(given, None) as target:
-        return Side(given, "server", target.identities, target.requested, base_url=given, model=target.model)
+def _target(given: str, name: str, project: Project) -> Side:
+    spec = spec_of(project.params, name)
+    if isinstance(spec, BundledSpec):
+        return _bundled(given, "bundled", built(Path("artifacts") / project.tier), project.settings)
+    return _foreign(given, name, spec, project)
+
+
+def _foreign(given: str, name: str, spec: ForeignSpec, project: Project) -> Side:
+    """Opened once before the rounds, for its identity and to ask what it can do; the rounds do not ask again."""
+    opened = partial(open_foreign, name, spec, project.tier)
+    with opened(LOGS / "ab-target.log") as target:
+        found = with_capabilities(target).capabilities
+        return Side(given, "server", target.identities, target.engine_requested, opened=opened, capabilities=found)
 
 
 _KINDS: dict[str, Callable[[str, str, Project], Side]] = {
@@ -230,4 +260,5 @@ _KINDS: dict[str, Callable[[str, str, Project], Side]] = {
     "release": _release,
     "config": _config,
     "seam": _seam,
+    "target": _target,
 }

@@ -192,7 +192,7 @@ def by_seeds(given: str) -> _Drill:
         side = side_of(given, engines.project)
         root.mkdir(parents=True, exist_ok=True)
         with side.open(root / "server.log") as target:
-            problems = seed_problems(target.base_url, target.model)
+            problems = seed_problems(target.base_url, target.model_name)
         return Seen(bool(problems), bool(problems), "ab --quality: seeds", "; ".join(problems) or "seeds are kept")
 
     return run

@@ -1,6 +1,7 @@
 """The evaluate stage: the regression set against one tier, or against a server that runs already.
 
 python -m pipeline.evaluation --tier int8
+python -m pipeline.evaluation --tier int8 --target vllm
 python -m pipeline.evaluation --tier mine --base-url http://127.0.0.1:8000 --model my-model
 """
 
@@ -13,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import SeatrialError
-from pipeline.evaluation import outputs, results, target
+from pipeline.evaluation import outputs, results
 from pipeline.evaluation.cache import open_cache
 from pipeline.evaluation.items import EVALSETS, load_evalset
 from pipeline.evaluation.run import answer_all, judge_all, select
-from pipeline.params import Params, check_tier_name, load_params
+from pipeline.params import Params, load_params
 from pipeline.provenance import utc_now
 from pipeline.stage import Stage, run_main, stage
+from pipeline.targets.choose import Choice, add_options, choose
+from pipeline.targets.probe import with_capabilities
+from pipeline.targets.target import LOGS
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -29,28 +33,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     """
     args = _arguments(argv)
     params = load_params()
-    if args.base_url is None:
-        params.recipe_of(args.tier)
+    choice = choose(params, args.tier, args.target, args.base_url, args.model)
     with stage("evaluate", args.tier, measuring=True) as s:
         try:
-            _evaluate(s, params, args.tier, args.base_url, args.model)
+            _evaluate(s, params, choice)
         except SeatrialError as e:
             raise SeatrialError(f"{s.label}: {e}") from e
 
 
-def _evaluate(s: Stage, params: Params, tier: str, base_url: str | None, model: str | None) -> None:
+def _evaluate(s: Stage, params: Params, choice: Choice) -> None:
     evaluation = params.evaluation
     folder = EVALSETS / evaluation.evalset
     evalset = load_evalset(folder)
     items = select(evalset.items, evaluation.items)
     workload = results.workload_identity(evalset, folder, items, evaluation.items)
     began_at, began = utc_now(), time.monotonic()
-    if base_url is not None:
-        opened = target.foreign(base_url, model)
-    else:
-        opened = target.bundled(Path("artifacts") / tier, params.engine, target.LOGS / f"evaluate@{tier}.log")
-    with opened as who:
+    with choice.open(params.engine, LOGS / f"evaluate@{choice.tier}.log") as who:
         s.say(f"{who.base_url} answers after {time.monotonic() - began:.1f} s; {len(items)} items of {workload.name}")
+        who = with_capabilities(who)
         asked = time.monotonic()
         with open_cache(who.cache_identity) as cache, s.progress(len(items), "items") as bar:
             answered = answer_all(items, who, cache, evaluation.concurrency, bar.advance)
@@ -65,7 +65,7 @@ def _evaluate(s: Stage, params: Params, tier: str, base_url: str | None, model: 
     unjudged = [r for r in rows if results.for_people(r)]
     outcome = results.summary(
         evalset, graded, head, wall_s=wall_s, reused=len(reused), partial=evaluation.items is not None,
-        left_to_people=len(unjudged),
+        left_to_people=len(unjudged), capabilities=who.capabilities,
     )  # fmt: skip
     prints = (
         outputs.fingerprint(a.item, a.reply.text, f"{who.model_name} {who.model.digest[:12]}", utc_now())
@@ -73,7 +73,7 @@ def _evaluate(s: Stage, params: Params, tier: str, base_url: str | None, model: 
         if a.reply and not a.reply.choice_logprobs
     )
     outputs.remember(p for p in prints if p)
-    _report(s.say, outcome, results.write(tier, outcome, graded, unjudged))
+    _report(s.say, outcome, results.write(choice.tier, outcome, graded, unjudged))
 
 
 def _report(say: Callable[[str], None], outcome: dict[str, Any], written: Path) -> None:
@@ -83,9 +83,12 @@ def _report(say: Callable[[str], None], outcome: dict[str, Any], written: Path) 
     )
     if outcome["left_to_people"]:
         say(f"{outcome['left_to_people']} answers are for people to judge: seatrial review sample")
-    if outcome["not_measurable"]:
+    lacking = outcome["not_measurable_by"]
+    for found in lacking.values():
+        say(f"{found['items']} items ({', '.join(found['kinds'])}) are {found['why']}")
+    if isolated := outcome["not_measurable"] - sum(found["items"] for found in lacking.values()):
         say(
-            f"{outcome['not_measurable']} items were not measurable here and count as wrong: model-written code only "
+            f"{isolated} items were not measurable here and count as wrong: model-written code only "
             "runs isolated. Allow user namespaces (Ubuntu: sysctl kernel.apparmor_restrict_unprivileged_userns=0) or "
             "run as root with CAP_SYS_ADMIN"
         )
@@ -93,14 +96,13 @@ def _report(say: Callable[[str], None], outcome: dict[str, Any], written: Path) 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m pipeline.evaluation", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--tier", required=True, help="artifacts/TIER is served; results go to results/TIER/eval")
-    parser.add_argument("--base-url", help="ask this OpenAI-compatible server instead; TIER only names the results")
-    parser.add_argument("--model", help="with --base-url: the model to ask for; default: the first of /v1/models")
-    args = parser.parse_args(argv)
-    if args.model and not args.base_url:
-        raise SeatrialError("--model goes with --base-url; the bundled engine serves artifacts/TIER alone")
-    check_tier_name(args.tier)
-    return args
+    parser.add_argument(
+        "--tier",
+        required=True,
+        help="artifacts/TIER is served, unless the target has a model of its own; results go to results/TIER/eval",
+    )
+    add_options(parser)
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from pipeline.errors import SeatrialError
 from pipeline.evaluation.graders import Answer, grader_of
 from pipeline.evaluation.items import Item
 from pipeline.provenance import utc_now
+from pipeline.targets.keys import NO_KEY, Key
 
 # How items become requests and replies become answers; part of a result's identity. A change here is a new version.
 POLICY = {
@@ -84,10 +85,16 @@ def request_for(item: Item, model: str) -> Request:
 
 
 class Client:
-    """Asks one server. ``check_alive`` raises when the server is known to be dead, which ends the whole run."""
+    """Asks one server. ``check_alive`` raises when the server is known to be dead, which ends the whole run.
 
-    def __init__(self, base_url: str, check_alive: Callable[[], None], http: httpx.AsyncClient) -> None:
+    ``key``: what the server may not make us repeat (``http`` sends it).
+    """
+
+    def __init__(
+        self, base_url: str, check_alive: Callable[[], None], http: httpx.AsyncClient, key: Key = NO_KEY
+    ) -> None:
         self._base, self._check_alive, self._http = base_url.rstrip("/").removesuffix("/v1"), check_alive, http
+        self._key = key
 
     async def ask(self, item: Item, request: Request) -> Reply:
         """
@@ -101,7 +108,7 @@ class Client:
         try:
             return parse(item, request, payload)
         except (KeyError, IndexError, TypeError, ValueError) as e:
-            raise ProtocolError(f"{self._base}{request.path}, item {item.id}: {e}") from e
+            raise ProtocolError(self._key.scrub(f"{self._base}{request.path}, item {item.id}: {e}")) from e
 
     async def _post(self, request: Request) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
@@ -111,11 +118,11 @@ class Client:
                 response = await self._http.post(self._base + request.path, json=request.body)
                 pause = 0.5 * 2**failures
                 if response.status_code in (429, 503):
-                    problem, pause = _error_text(response), _retry_after_s(response)
+                    problem, pause = self._error_text(response), _retry_after_s(response)
                     exhausted = loop.time() + pause > busy_until
                 elif response.status_code >= 500:
                     failures += 1
-                    problem, exhausted = _error_text(response), failures >= ATTEMPTS
+                    problem, exhausted = self._error_text(response), failures >= ATTEMPTS
                 else:
                     return self._accept(request, response)
             except httpx.TransportError as e:
@@ -131,27 +138,37 @@ class Client:
         url = self._base + request.path
         if response.status_code in (401, 403, 404):
             raise SeatrialError(
-                f"{url} refused model {request.body['model']!r}: {_error_text(response)}; "
-                "check the server's address and the model's name"
+                f"{url} refused model {request.body['model']!r}: {self._error_text(response)}; "
+                "check the server's address, the model's name and the key"
             )
         if response.status_code >= 400:
-            raise Refused(_error_text(response))
+            raise Refused(self._error_text(response))
         try:
             payload = response.json()
         except ValueError as e:
-            raise ProtocolError(f"{url} answered {response.text[:80]!r}, which is not JSON") from e
+            said = self._key.scrub(response.text)[:80]
+            raise ProtocolError(f"{url} answered {said!r}, which is not JSON") from e
         if response.status_code != 200 or not isinstance(payload, dict):
-            raise ProtocolError(f"{url} answered {response.status_code} and {str(payload)[:80]!r}; expected an object")
+            found = self._key.scrub(str(payload))[:80]
+            raise ProtocolError(f"{url} answered {response.status_code} and {found!r}; expected an object")
         return payload
 
+    def _error_text(self, response: httpx.Response) -> str:
+        try:
+            message = response.json()["error"]["message"]
+        except (ValueError, KeyError, TypeError):
+            message = response.text
+        return f"{response.status_code}: {self._key.scrub(str(message))[:500]}"
 
-def open_http(base_url: str, concurrency: int) -> httpx.AsyncClient:
+
+def open_http(base_url: str, concurrency: int, key: Key = NO_KEY) -> httpx.AsyncClient:
     """A pool of connections; a server on this machine is reached directly, whatever proxy is configured."""
     local = urlsplit(base_url).hostname in {"127.0.0.1", "localhost", "::1"}
     return httpx.AsyncClient(
         timeout=httpx.Timeout(TIMEOUT_S, connect=30),
         limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
         trust_env=not local,
+        headers=key.headers,
     )
 
 
@@ -161,14 +178,6 @@ def _retry_after_s(response: httpx.Response) -> float:
     except ValueError:  # a date
         wanted = 1.0
     return min(max(wanted, 0.05), 30.0) if math.isfinite(wanted) else 1.0
-
-
-def _error_text(response: httpx.Response) -> str:
-    try:
-        message = response.json()["error"]["message"]
-    except (ValueError, KeyError, TypeError):
-        message = response.text[:200]
-    return f"{response.status_code}: {message}"
 
 
 def parse(item: Item, request: Request, payload: dict[str, Any]) -> Reply:

@@ -16,9 +16,10 @@ from pipeline.evaluation.client import POLICY
 from pipeline.evaluation.graders import GRADERS, grader_of, versions
 from pipeline.evaluation.items import Evalset, Item, content_digest
 from pipeline.evaluation.run import Judged
-from pipeline.evaluation.target import Target
 from pipeline.files import atomic_dir
 from pipeline.provenance import Header, digest_of, this_machine
+from pipeline.targets.capabilities import PREFIX, Capabilities
+from pipeline.targets.target import Target
 
 RESULTS = Path("results")
 PROMPT_CHARS = 2000
@@ -81,12 +82,16 @@ def row(judged: Judged) -> dict[str, Any]:
         "choice_logprobs": [math.fsum(x) for x in reply.choice_logprobs] if reply and reply.choice_logprobs else None,
         "grader": f"{spec.name}@{spec.version}",
         "detail": g.detail,
+        "lacks": judged.answered.lacks,
     }
 
 
-def summary(evalset: Evalset, rows: Sequence[dict[str, Any]], head: Header, *, wall_s: float, reused: int,
-            partial: bool, left_to_people: int = 0) -> dict[str, Any]:  # fmt: skip
-    """``eval.json`` of the graded rows. Every one is in the denominators, whatever became of it.
+def summary(
+    evalset: Evalset, rows: Sequence[dict[str, Any]], head: Header, *, wall_s: float, reused: int, partial: bool,
+    left_to_people: int = 0, capabilities: Capabilities | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """``eval.json`` of the graded rows. Every one is in the denominators, whatever became of it; those that the server
+    lacks a capability for too, and ``not_measurable_by`` says how many they are, so that no rule takes them for wrong.
 
     Raises:
         SeatrialError: there is none.
@@ -115,7 +120,8 @@ def summary(evalset: Evalset, rows: Sequence[dict[str, Any]], head: Header, *, w
         "correct": sum(r["score"] for r in rows),
         "scenarios": scenarios,
         "errors": sum(r["status"] == "error" for r in rows),
-        "not_measurable": sum(str(r["reason"]).startswith("not measurable here") for r in rows),
+        "not_measurable": sum(str(r["reason"]).startswith(PREFIX) for r in rows),
+        "not_measurable_by": _not_measurable_by(rows),
         "cut_off": sum(r["finish_reason"] == "length" for r in rows),
         "usage": {
             "prompt_tokens": sum(r["prompt_tokens"] or 0 for r in rows),
@@ -127,7 +133,17 @@ def summary(evalset: Evalset, rows: Sequence[dict[str, Any]], head: Header, *, w
         "graders": dict(sorted({(x[0], x[1]) for r in rows if (x := r["grader"].split("@", 1))})),
         "left_to_people": left_to_people,
         "partial": partial,
+        "capabilities": None if capabilities is None else capabilities.json(),
     }
+
+
+def _not_measurable_by(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """By capability that the server lacks: how many items, of which kinds, and why."""
+    out: dict[str, dict[str, Any]] = {}
+    for name in sorted({r["lacks"] for r in rows if r["lacks"]}):
+        mine = [r for r in rows if r["lacks"] == name]
+        out[name] = {"items": len(mine), "kinds": sorted({r["kind"] for r in mine}), "why": mine[0]["reason"]}
+    return out
 
 
 def for_people(row: dict[str, Any]) -> bool:

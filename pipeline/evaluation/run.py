@@ -17,7 +17,7 @@ from pipeline.evaluation.cache import AnswerCache
 from pipeline.evaluation.client import Client, Refused, Reply, TransportFailure, open_http, request_for
 from pipeline.evaluation.graders import Grade, check_item, grade, grader_of
 from pipeline.evaluation.items import Item
-from pipeline.evaluation.target import Target
+from pipeline.targets.target import Target
 
 MAX_TRANSPORT_FAILURE_SHARE = 0.02  # more, and the result says something of the network and not of the model
 HEALTH_EVERY_S, UNHEALTHY_S = 5.0, 60.0
@@ -26,12 +26,16 @@ SANDBOXES = 2
 
 @dataclass(frozen=True)
 class Answered:
-    """One item and what came of asking it: a reply, or the reason why there is none."""
+    """One item and what came of asking it: a reply, or the reason why there is none.
+
+    ``lacks``: the capability for want of which the server was not asked at all.
+    """
 
     item: Item
     reply: Reply | None
     reason: str | None = None
     reused: bool = False
+    lacks: str | None = None
 
 
 @dataclass(frozen=True)
@@ -61,10 +65,18 @@ def select(items: Sequence[Item], per_scenario: int | None) -> list[Item]:
     return chosen
 
 
+def needed_by(item: Item) -> str | None:
+    """The capability (``pipeline.targets.capabilities``) without which an item cannot be judged; None: any server will
+    do.
+    """
+    return "prompt_logprobs" if grader_of(item).scores_choices else None
+
+
 def answer_all(
     items: Sequence[Item], target: Target, cache: AnswerCache, concurrency: int, advance: Callable[[], None]
 ) -> list[Answered]:
-    """Asks what the cache does not know, ``concurrency`` at a time; results in the order of ``items``.
+    """Asks what the cache does not know, ``concurrency`` at a time; results in the order of ``items``. Items that the
+    server lacks a capability for are not asked.
 
     Raises:
         SeatrialError: the server died, is not healthy, answers in a wrong form, or too many items were not answered.
@@ -79,7 +91,11 @@ async def _answer_all(
     waiting: list[Item] = []
     for item in items:
         known = cache.get(item, request_for(item, target.model_name))
-        if known is not None:
+        need = needed_by(item)
+        if need is not None and (why := target.lacking(need)) is not None:
+            found[item.id] = Answered(item, None, why, lacks=need)
+            advance()
+        elif known is not None:
             found[item.id] = Answered(item, known, reused=True)
             advance()
         else:
@@ -89,8 +105,8 @@ async def _answer_all(
     allowed = int(MAX_TRANSPORT_FAILURE_SHARE * len(items))
     failed: list[str] = []
 
-    async with open_http(target.base_url, concurrency) as http:
-        client = Client(target.base_url, target.check_alive, http)
+    async with open_http(target.base_url, concurrency, target.key) as http:
+        client = Client(target.base_url, target.check_alive, http, target.key)
 
         async def worker() -> None:
             while queue:
@@ -138,7 +154,7 @@ async def _watch(target: Target) -> None:
     """Sees within a moment that the server is dead, and within a minute that it is alive and does nothing."""
     loop = asyncio.get_running_loop()
     healthy_at = asked_at = loop.time()
-    async with open_http(target.base_url, 1) as http:
+    async with open_http(target.base_url, 1, target.key) as http:
         while True:
             await asyncio.sleep(0.25)
             target.check_alive()

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 
 from pipeline.errors import SeatrialError
-from pipeline.evaluation.target import Target
 from pipeline.fidelity.figures import Scored
+from pipeline.targets.target import Target
 
 TIMEOUT_S = 1800.0  # of one long sequence on a slow machine
 

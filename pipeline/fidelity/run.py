@@ -17,13 +17,13 @@ from engine.config import EngineConfig
 from engine.ledger import ModelShape, kv_bytes_per_token
 from pipeline.errors import SeatrialError
 from pipeline.evaluation import results
-from pipeline.evaluation.target import LOGS, Target, bundled
 from pipeline.fidelity.asking import Asker
 from pipeline.fidelity.figures import Scored, compared, greedy_figures, long_figures
 from pipeline.fidelity.texts import Sizes, Workload
 from pipeline.files import write_json
 from pipeline.provenance import utc_now
 from pipeline.stage import Stage
+from pipeline.targets.target import LOGS, Target, bundled
 
 RECORDS = Path("reports/fidelity")
 ARTIFACTS = Path("artifacts")

@@ -27,7 +27,7 @@ def judge(params: Params, now: datetime) -> Verdict:
     Raises:
         SeatrialError: a policy or release record that does not parse. Missing results are judged, not raised.
     """
-    policy = read_policy(params.gate, params.tiers)
+    policy = read_policy(params.gate, params.measured)
     baseline = current_release()
     evalset, problem = None, None
     try:
@@ -36,7 +36,7 @@ def judge(params: Params, now: datetime) -> Verdict:
         problem = f"{EVALSET} is missing"
     except (OSError, ValueError) as e:
         problem = f"{EVALSET} cannot be read: {e}"
-    runs = {tier: read_tier(tier) for tier in params.tiers}
+    runs = {tier: read_tier(tier) for tier in params.measured}
     reference, candidate = runs[params.release.reference], runs[params.release.candidate]
     review, unread = read_review()
     contexts = {
@@ -62,7 +62,7 @@ def judge(params: Params, now: datetime) -> Verdict:
         tiers=tiers,
         diagnosis=[DiagnosisRow(**r) for r in diagnose(candidate, reference, said.model_dump(mode="json"))],
         waivers=waivers_now(policy, now.date()),
-        inputs=input_digests(params.tiers),
+        inputs=input_digests(params.measured),
         asked=what_was_asked(params),
     )
 

@@ -26,7 +26,12 @@ SYMBOLS = {"pass": "+", "fail": "x", "undecided": "?", "not_applicable": "."}
 def what_was_asked(params: Params) -> str:
     """Digest of what a verdict rests on besides measurements: policies, waivers, roles, tiers and releases."""
     releases = {p.name: sha256_file(p) for p in sorted(RELEASES.glob("*.json"))}
-    asked = {"gate": params.gate, "release": params.release.model_dump(), "tiers": params.tiers, "releases": releases}
+    asked = {
+        "gate": params.gate,
+        "release": params.release.model_dump(),
+        "tiers": params.measured,
+        "releases": releases,
+    }
     return digest_of(json.loads(json.dumps(asked, default=str)))
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import SeatrialError
-from pipeline.params import check_tier_name, load_params
+from pipeline.params import load_params
 from pipeline.stage import Stage, run_main, stage
+from pipeline.targets.choose import add_options, choose
 
 RESULTS = Path("results")
 
@@ -21,23 +22,19 @@ def main() -> None:
     parser.add_argument("--warmup-s", type=float, help="instead of the profile's, in every stage")
     parser.add_argument("--duration-s", type=float, help="likewise; a release or soak profile is not made too short")
     parser.add_argument("--workers", type=int, help="processes that send the load; default: load.workers")
-    parser.add_argument("--base-url", help="measure a running OpenAI-compatible server instead of artifacts/TIER")
-    parser.add_argument("--model", help="with --base-url: the model to ask for; default: the first of /v1/models")
+    add_options(parser)
     parser.add_argument("--out", type=Path, help="default: results/TIER/load")
     args = parser.parse_args()
-    if args.model and not args.base_url:
-        raise SeatrialError("--model goes with --base-url; the bundled engine serves artifacts/TIER alone")
     if args.workers is not None and args.workers < 1:
         raise SeatrialError(f"--workers is {args.workers}; expected 1 or more")
-    check_tier_name(args.tier)
-
     params = load_params()
-    if not args.base_url:
-        params.recipe_of(args.tier)
-    from pipeline.load.engine_log import keep
-    from pipeline.load.measure import LOGS, bundled, engine_logs, foreign, measure, read_profile
+    choice = choose(params, args.tier, args.target, args.base_url, args.model)
+    from pipeline.load.engine_log import fresh, keep
+    from pipeline.load.measure import engine_logs, measure, read_profile
     from pipeline.load.queueing import add_queue_times
     from pipeline.load.times import with_times
+    from pipeline.targets.probe import with_capabilities
+    from pipeline.targets.target import LOGS
 
     profile = with_times(args.profile or params.load.profile, args.warmup_s, args.duration_s)
     seed = params.load.seed if args.seed is None else args.seed
@@ -48,11 +45,12 @@ def main() -> None:
     log = LOGS / f"load-{args.tier}.locust.log"
     with stage("loadtest", args.tier, measuring=True) as s:
         try:
-            opened = foreign(args.base_url, args.model) if args.base_url else bundled(args.tier, params.engine)
-            with opened as target:
-                load = measure(s, target, profile, seed, out, log, workers)
-            if not args.base_url:  # a foreign server keeps its logs to itself
-                keep(engine_logs(args.tier), out)
+            logs = fresh(engine_logs(args.tier))
+            server_log = LOGS / f"load-{args.tier}.server.log"
+            with choice.open(params.engine, server_log, ("--log-dir", str(logs))) as target:
+                load = measure(s, with_capabilities(target), profile, seed, out, log, workers)
+            if choice.bundled:  # a foreign server keeps its logs to itself
+                keep(logs, out)
             load = add_queue_times(out)
         except SeatrialError as e:
             raise SeatrialError(f"stage {s.label}: {e}\nnothing was written to {out}; an earlier result stays") from e
@@ -64,6 +62,8 @@ def _report(s: Stage, load: dict[str, Any]) -> None:
 
     for line in lines(load):
         s.say(line)
+    for what in load["not_comparable"].values():
+        s.say(what)
     if load["client"]["void"]:
         s.say(f"the run is void: {load['client']['void_reason']}")
 

@@ -17,6 +17,7 @@ from engine.ports import free_port
 from loadtests.workload import Profile
 from pipeline.errors import SeatrialError
 from pipeline.processes import tail
+from pipeline.targets.keys import NO_KEY, Key
 
 LOCUSTFILE = Path(loadtests.__file__).with_name("locustfile.py")
 _LOCUST = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE)]
@@ -42,6 +43,7 @@ def run_locust(
     out: Path,
     log: Path,
     workers: int = 1,
+    key: Key = NO_KEY,
     check: Callable[[], None] = lambda: None,
     tick: Callable[[float], None] = lambda elapsed_s: None,
 ) -> None:
@@ -49,6 +51,7 @@ def run_locust(
 
     Args:
         workers: processes that send; from two on there is a master besides.
+        key: the server's; Locust is told the name of its variable and inherits the value.
         check: called a few times a second; raises when the run has become pointless (the server died).
         tick: called with the seconds since the start.
 
@@ -60,12 +63,14 @@ def run_locust(
         "--host", base_url, "--profile", str(profile_file), "--seed", str(seed), "--out", str(out),
         "--model", model, "--end-with-pid", str(os.getpid()),
     ]  # fmt: skip
+    secret = [] if key.variable is None else ["--api-key-env", key.variable]
+    command += secret
     helpers: list[list[str]] = []
     if workers > 1:
         port = str(free_port(_LOOPBACK))
         command += ["--master", "--master-bind-host", _LOOPBACK, "--master-bind-port", port]
         command += ["--expect-workers", str(workers), "--expect-workers-max-wait", f"{_START_S:.0f}"]
-        helper = [*_LOCUST, "--worker", "--master-host", _LOOPBACK, "--master-port", port]
+        helper = [*_LOCUST, "--worker", "--master-host", _LOOPBACK, "--master-port", port, *secret]
         helpers = [[*helper, "--end-with-pid", str(os.getpid())]] * workers
     log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()

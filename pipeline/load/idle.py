@@ -13,6 +13,7 @@ from loadtests.traffic import prompt_of
 from loadtests.workload import Profile
 from pipeline.load.analysis.truncation import Pair
 from pipeline.load.samples import measured
+from pipeline.targets.target import Target
 
 PROMPTS = 8
 
@@ -34,13 +35,13 @@ def chosen(records: pl.DataFrame, count: int) -> list[dict[str, Any]]:
 
 
 def sent_again(
-    records: pl.DataFrame, profile: Profile, *, base_url: str, model: str, seed: int, count: int = PROMPTS
+    records: pl.DataFrame, profile: Profile, target: Target, *, seed: int, count: int = PROMPTS
 ) -> list[Pair]:
     """Sends up to ``count`` prompts of the run again, each alone, and pairs the answers. A request that now fails is
     left out: it says nothing of lengths, and the error share of the loaded run stands by itself.
     """
     specs = {s.name: s for s in profile.stages}
-    client = StreamClient(Endpoint(base_url), profile.timeout_s)
+    client = StreamClient(Endpoint(target.base_url, target.key.value), profile.timeout_s)
     pairs: list[Pair] = []
     try:
         for row in chosen(records, count):
@@ -49,7 +50,7 @@ def sent_again(
                 request_id=f"idle-{row['request_id']}", stage=row["stage"], phase="measured", seed=seed,
                 due_s=time.monotonic(), max_tokens=prompt.max_tokens,
             )  # fmt: skip
-            body = request_body(profile, model, prompt.messages, prompt.max_tokens, continuous_usage=False)
+            body = request_body(profile, target.model_name, prompt.messages, prompt.max_tokens, continuous_usage=False)
             client.send(exchange, encoded(body))
             if exchange.status == "ok":
                 pairs.append(paired(row, exchange.row()))

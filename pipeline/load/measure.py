@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,33 +9,24 @@ from typing import Any
 import httpx
 import polars as pl
 
-from engine.artifact import Named, verify
-from engine.config import EngineConfig
+from engine.artifact import Named
 from loadtests.output import read_run
 from loadtests.records import RunInfo
 from loadtests.workload import Profile, ProfileError, load_profile, profile_path, workload_digest
 from pipeline.errors import SeatrialError
 from pipeline.files import atomic_dir, write_json
 from pipeline.load.analysis.findings import StageWindow, findings
-from pipeline.load.analysis.truncation import Pair, truncation
+from pipeline.load.analysis.truncation import truncation
 from pipeline.load.child import run_locust
-from pipeline.load.engine_log import fresh
 from pipeline.load.figures import definitions
 from pipeline.load.idle import sent_again
 from pipeline.load.metrics import GAUGES, Sampler, read_metrics
 from pipeline.load.summary import summarise
-from pipeline.provenance import (
-    Header,
-    engine_identity,
-    model_identity,
-    quantisation_identity,
-    this_machine,
-    utc_now,
-)
-from pipeline.serving import Server, bundled_server
+from pipeline.provenance import Header, this_machine, utc_now
 from pipeline.stage import Stage
+from pipeline.targets.capabilities import PREFIX
+from pipeline.targets.target import LOGS, Target
 
-LOGS = Path(".seatrial/logs")
 SAMPLE_SCHEMA = {
     "t_s": pl.Float64,
     "requests_running": pl.Int64,
@@ -50,54 +38,9 @@ SAMPLE_SCHEMA = {
 }
 
 
-@dataclass(frozen=True)
-class Target:
-    """What is measured. ``server`` is None for one that somebody else runs."""
-
-    base_url: str
-    model: str
-    server: Server | None
-    requested: dict[str, Any]
-    identities: tuple[Named, Named, Named]  # model, engine, quantisation
-
-    def check(self) -> None:
-        if self.server is not None:
-            self.server.check()
-
-
 def engine_logs(tier: str) -> Path:
     """Where the engine writes its own logs while it is measured; ``engine_log.keep`` brings them to the records."""
     return LOGS / f"load-{tier}.engine"
-
-
-@contextmanager
-def bundled(tier: str, config: EngineConfig) -> Iterator[Target]:
-    """``artifacts/TIER`` on the bundled engine.
-
-    Raises:
-        ArtifactError: the artifact is not what its manifest says.
-        SeatrialError: the server does not come up.
-    """
-    artifact = Path("artifacts") / tier
-    manifest = verify(artifact)
-    identities = (model_identity(manifest), engine_identity(config), quantisation_identity(manifest))
-    log, logs = LOGS / f"load-{tier}.server.log", fresh(engine_logs(tier))
-    with bundled_server(artifact, config, log, model=tier, options=("--log-dir", str(logs))) as server:
-        yield Target(server.base_url, server.model, server, config.model_dump(mode="json"), identities)
-
-
-@contextmanager
-def foreign(base_url: str, model: str | None) -> Iterator[Target]:
-    """A running OpenAI-compatible server, under the same unverified identity that an evaluation of it carries.
-
-    Raises:
-        SeatrialError: it does not answer, or does not list the model.
-    """
-    from pipeline.evaluation import target
-
-    with target.foreign(base_url, model) as who:
-        identities = (who.model, who.engine, who.quantisation)
-        yield Target(who.base_url, who.model_name, None, who.engine_requested, identities)
 
 
 def read_profile(name: str) -> Profile:
@@ -129,20 +72,22 @@ def measure(
         for spec in profile.stages:
             for line in spec.replayed.scaling.lines() if spec.replayed else ():
                 s.say(f"{spec.name}: {line}")
-        with s.progress(round(profile.planned_s), "seconds") as bar, Sampler(target.base_url, _pid(target)) as sampler:
+        sampling = Sampler(target.base_url, target.pid, target.key.headers)
+        with s.progress(round(profile.planned_s), "seconds") as bar, sampling as sampler:
             run_locust(
                 profile,
                 profile_path(profile_name).resolve(),
                 base_url=target.base_url,
-                model=target.model,
+                model=target.model_name,
                 seed=seed,
                 out=out.resolve(),
                 log=log,
                 workers=workers,
-                check=target.check,
+                key=target.key,
+                check=target.check_alive,
                 tick=lambda elapsed_s: bar.advance(max(int(elapsed_s) - bar.done, 0)),
             )
-        target.check()
+        target.check_alive()
         after = _figures(target)
         try:
             records, run = read_run(out)
@@ -150,15 +95,20 @@ def measure(
             raise SeatrialError(f"Locust ended well but left no readable records in {out}: {e}; see {log}") from e
         if run.workload_digest != workload_digest(profile, seed):
             raise SeatrialError(f"{profile_path(profile_name)} changed while it was being run; run the stage again")
-        pairs = sent_again(records, profile, base_url=target.base_url, model=target.model, seed=seed)
+        pairs = sent_again(records, profile, target, seed=seed)
         header = _header(target, profile, seed, began_at, after["info"])
         samples = _samples(sampler.rows, run)
-        load = load_json(records, run, profile, header) | {
+        lengths = None if profile.output.fixed_by != "ignore_eos" else target.lacking("ignore_eos")
+        load = load_json(records, run, profile, header, fixed_output=_fixed(profile) and lengths is None) | {
+            "capabilities": None if target.capabilities is None else target.capabilities.json(),
+            "not_comparable": not_comparable(target, lengths),
             "findings": [
                 f.json()
                 for f in findings(records, _windows(run), samples, (before["metrics"], after["metrics"]), run.client)
             ],
-            "truncation": _truncation(records, profile, pairs, target),
+            "truncation": truncation(
+                records, pairs, fixed_output=_fixed(profile) and lengths is None, deterministic=target.bundled
+            ),
         }
         write_json(out / "load.json", load)
         write_json(
@@ -182,17 +132,41 @@ def _windows(run: RunInfo) -> list[StageWindow]:
     ]
 
 
-def _truncation(records: pl.DataFrame, profile: Profile, pairs: list[Pair], target: Target) -> dict[str, Any]:
-    """The bundled engine promises the same bytes whatever else it does; of another server nothing is known."""
-    fixed = profile.output.fixed_by == "ignore_eos"
-    return truncation(records, pairs, fixed_output=fixed, deterministic=target.server is not None)
+def _fixed(profile: Profile) -> bool:
+    return profile.output.fixed_by == "ignore_eos"
 
 
-def load_json(records: pl.DataFrame, run: RunInfo, profile: Profile, header: Header) -> dict[str, Any]:
-    """``load.json`` from the raw records."""
+def not_comparable(target: Target, lengths: str | None) -> dict[str, str]:
+    """By capability that the server lacks: which figures are not those of a server that has it, and why.
+
+    Args:
+        lengths: why the profile's fixed lengths are not kept, if they are not.
+    """
+    out = {} if lengths is None else {"ignore_eos": f"throughput, E2E and answers' lengths: {lengths}"}
+    if target.bundled:
+        return out
+    out["engine_logs"] = f"queue time: {PREFIX}: a foreign server keeps its request log to itself"
+    if (why := target.lacking("metrics")) is not None:
+        out["metrics"] = f"requests running and waiting, KV blocks, preemptions: {why}"
+    if (why := target.lacking("running_usage")) is not None:
+        out["running_usage"] = (
+            "gaps between tokens that came in one chunk: counted by chunks and the final usage, where a chunk of text "
+            f"without a count holds one token: {why}"
+        )
+    return out
+
+
+def load_json(
+    records: pl.DataFrame, run: RunInfo, profile: Profile, header: Header, *, fixed_output: bool | None = None
+) -> dict[str, Any]:
+    """``load.json`` from the raw records.
+
+    Args:
+        fixed_output: whether the server went on to the length that was asked for; None: as the profile wanted.
+    """
     windows = {w.name: (w.from_s, w.to_s) for w in _windows(run)}
     goodput = profile.goodput.model_dump() if profile.goodput else None
-    fixed = profile.output.fixed_by == "ignore_eos"
+    fixed = _fixed(profile) if fixed_output is None else fixed_output
 
     def figures(names: list[str]) -> dict[str, Any]:
         return summarise(records, {n: windows[n] for n in names}, fixed_output=fixed, goodput=goodput)
@@ -210,21 +184,24 @@ def load_json(records: pl.DataFrame, run: RunInfo, profile: Profile, header: Hea
     }
 
 
-def _pid(target: Target) -> int | None:
-    return target.server.process.pid if target.server else None
-
-
 def _figures(target: Target) -> dict[str, Any]:
-    """``/info`` and ``/metrics``. A foreign server may have neither: null."""
-    with httpx.Client() as http:
-        if target.server is not None:
-            return {"info": target.server.info(), "metrics": read_metrics(http, target.base_url)}
+    """``/info`` and ``/metrics``. A foreign server may have neither: null.
+
+    Raises:
+        SeatrialError: the bundled engine has no ``/info``, or is gone.
+    """
+    target.check_alive()
+    with httpx.Client(headers=target.key.headers) as http:
         try:
-            answer = http.get(f"{target.base_url}/info", timeout=10)
+            answer = http.get(f"{target.base_url}/info", timeout=30)
             info = answer.json() if answer.status_code == 200 else None
-        except (httpx.HTTPError, ValueError):
+        except (httpx.HTTPError, ValueError) as e:
+            target.check_alive()
+            if target.bundled:
+                raise SeatrialError(f"{target.base_url}/info: {e}") from e
             info = None
-        return {"info": info if isinstance(info, dict) else None, "metrics": read_metrics(http, target.base_url)}
+        found = {"info": info if isinstance(info, dict) else None, "metrics": read_metrics(http, target.base_url)}
+        return dict(target.key.scrub(found))
 
 
 def _header(target: Target, profile: Profile, seed: int, measured_at: str, info: dict[str, Any] | None) -> Header:
@@ -236,8 +213,8 @@ def _header(target: Target, profile: Profile, seed: int, measured_at: str, info:
         workload=Named(name=f"{profile.name} (seed {seed})", digest=workload_digest(profile, seed)),
         machine=this_machine(),
         measured_at=measured_at,
-        engine_requested=target.requested,
-        engine_derived=dict((info or {}).get("derived") or {}),
+        engine_requested=target.engine_requested,
+        engine_derived={**target.engine_derived, **dict((info or {}).get("derived") or {})},
     )
 
 

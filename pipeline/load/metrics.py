@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -72,9 +73,10 @@ def tree_rss_bytes(pid: int) -> int | None:
 class Sampler(threading.Thread):
     """Takes one row a second while its ``with`` block runs. ``rows`` hold ``at_unix_s`` and the columns."""
 
-    def __init__(self, base_url: str, pid: int | None) -> None:
+    def __init__(self, base_url: str, pid: int | None, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(daemon=True)
-        self._base_url, self._pid, self._over = base_url, pid, threading.Event()
+        self._base_url, self._pid, self._headers = base_url, pid, headers
+        self._over = threading.Event()
         self.rows: list[dict[str, Any]] = []
 
     def __enter__(self) -> Sampler:
@@ -86,7 +88,7 @@ class Sampler(threading.Thread):
         self.join(timeout=15)
 
     def run(self) -> None:
-        with httpx.Client() as http:
+        with httpx.Client(headers=self._headers) as http:
             following = time.monotonic()
             while not self._over.is_set():
                 at, metrics = time.time(), read_metrics(http, self._base_url) or {}

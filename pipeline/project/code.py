@@ -21,7 +21,8 @@ STAGES: dict[str, tuple[str, ...]] = {
     "quantize": ("engine/artifact.py", "pipeline/fetch/architectures.py", "pipeline/quantize", "pipeline/weights.py"),
     "plan": ("engine/artifact.py", "engine/config.py", "engine/ledger.py", "pipeline/plan.py"),
     "check_evalsets": ("pipeline/evaluation", "pipeline/quantize/calibration"),
-    "evaluate": ("engine", "pipeline/evaluation"),
+    "evaluate": ("engine", "pipeline/evaluation", "pipeline/targets"),
+    "evaluate_foreign": ("pipeline/evaluation", "pipeline/targets"),
     "loadtest": (
         "engine",
         "loadtests",
@@ -29,6 +30,15 @@ STAGES: dict[str, tuple[str, ...]] = {
         "pipeline/gate/statistics/several.py",
         "pipeline/gate/statistics/shares.py",
         "pipeline/load",
+        "pipeline/targets",
+    ),
+    "loadtest_foreign": (
+        "loadtests",
+        "pipeline/gate/statistics/effective.py",
+        "pipeline/gate/statistics/several.py",
+        "pipeline/gate/statistics/shares.py",
+        "pipeline/load",
+        "pipeline/targets",
     ),
     "gate": (
         "loadtests/quantiles.py",

@@ -174,7 +174,7 @@ def read_run(root: Path, params: Params) -> RunData:
     review, why = _json(root / "reports/review.json", "`seatrial review import`")
     if why:
         missing["review"] = why.replace(f"{root}/", "")
-    tiers = {t: read_tier(root / "results" / t, t, root) for t in params.tiers}
+    tiers = {t: read_tier(root / "results" / t, t, root) for t in params.measured}
     return RunData(params, verdict, evalset, tiers, stages, missing, root, release, review)
 
 

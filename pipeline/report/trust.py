@@ -64,7 +64,7 @@ def trust_of(run: RunData) -> Trust:
 
 def _rules(run: RunData) -> tuple[list[Power], str]:
     try:
-        policy = read_policy(run.params.gate, run.params.tiers)
+        policy = read_policy(run.params.gate, run.params.measured)
     except SeatrialError as e:
         return [], str(e)
     sizes = sizes_at_hand(

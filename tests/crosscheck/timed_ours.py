@@ -19,7 +19,7 @@ from pipeline.evaluation.cache import open_cache
 from pipeline.evaluation.graders import grader_of
 from pipeline.evaluation.items import EVALSETS, Item, load_evalset
 from pipeline.evaluation.run import answer_all, judge_all, select
-from pipeline.evaluation.target import bundled
+from pipeline.targets.target import bundled
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,7 +13,10 @@ from pipeline.errors import SeatrialError
 def sweep(
     base_url: Annotated[str | None, typer.Option(help="A running OpenAI-compatible server.")] = None,
     model: Annotated[str | None, typer.Option(help="With --base-url: the model; default: the first it lists.")] = None,
-    tier: Annotated[str | None, typer.Option(help="Or boot artifacts/TIER on the bundled engine.")] = None,
+    target: Annotated[str | None, typer.Option(help="Or an entry of `targets` in params.yaml.")] = None,
+    tier: Annotated[
+        str | None, typer.Option(help="Or boot artifacts/TIER; with --target, what the target serves.")
+    ] = None,
     profile: Annotated[str, typer.Option(help="Whose content is sent: a name or a .yaml.")] = "ci",
     stage: Annotated[str | None, typer.Option(help="Stage of the profile; default: its first.")] = None,
     ttft_ms: Annotated[float | None, typer.Option(min=1, help="Limit on TTFT; default: the profile's goodput.")] = None,
@@ -31,13 +34,15 @@ def sweep(
     """Find the highest rate at which a server keeps its latency targets (the goodput knee), with an interval."""
     from pipeline.load.sweep.run import Asked, run_sweep
 
-    if (base_url is None) == (tier is None):
-        raise SeatrialError("give one of --base-url URL (a running server) and --tier TIER (boots artifacts/TIER)")
+    if (base_url is None) == (tier is None and target is None):
+        raise SeatrialError(
+            "give one of --base-url URL (a running server), --target NAME and --tier TIER (boots artifacts/TIER)"
+        )
     if model is not None and base_url is None:
         raise SeatrialError("--model goes with --base-url; the bundled engine serves artifacts/TIER alone")
     asked = Asked(
-        base_url=base_url, model=model, tier=tier, profile=profile, stage=stage, ttft_ms=ttft_ms, tpot_ms=tpot_ms,
-        target=share, lowest=lowest, highest=highest, budget_s=budget_s, requests=requests, probe_s=probe_s,
-        tolerance=tolerance, seed=seed, out=out,
+        server=target, base_url=base_url, model=model, tier=tier, profile=profile, stage=stage, ttft_ms=ttft_ms,
+        tpot_ms=tpot_ms, target=share, lowest=lowest, highest=highest, budget_s=budget_s, requests=requests,
+        probe_s=probe_s, tolerance=tolerance, seed=seed, out=out,
     )  # fmt: skip
     run_sweep(asked)

@@ -14,10 +14,10 @@ from loadtests.workload import Goodput, Profile, StageSpec
 from pipeline.errors import SeatrialError
 from pipeline.gate.statistics.effective import serial_design_effect
 from pipeline.load.child import run_locust
-from pipeline.load.measure import Target
 from pipeline.load.samples import measured
 from pipeline.load.summary import kept, summarise
 from pipeline.load.sweep.search import Probe
+from pipeline.targets.target import Target
 
 FEWEST_S = 2.0
 _WARMUP_S = 2.0
@@ -94,8 +94,8 @@ def run_probe(target: Target, plan: Plan, rate_per_s: float, seed: int, work: Pa
     file = folder / "profile.yaml"
     file.write_text(yaml.safe_dump(profile.model_dump(mode="json")), encoding="utf-8")
     run_locust(
-        profile, file.resolve(), base_url=target.base_url, model=target.model, seed=seed, out=folder.resolve(),
-        log=log, check=target.check,
+        profile, file.resolve(), base_url=target.base_url, model=target.model_name, seed=seed,
+        out=folder.resolve(), log=log, key=target.key, check=target.check_alive,
     )  # fmt: skip
     try:
         records, run = read_run(folder)

@@ -12,13 +12,16 @@ from engine.config import EngineConfig
 from loadtests.workload import Goodput, Profile, workload_digest
 from pipeline.errors import SeatrialError
 from pipeline.files import atomic_write, write_json
-from pipeline.load.measure import LOGS, Target, bundled, foreign, read_profile
+from pipeline.load.measure import read_profile
 from pipeline.load.sweep.probing import Plan, run_probe
 from pipeline.load.sweep.search import Bounds, Found, Probe, Rate, search
-from pipeline.params import PARAMS, load_params
+from pipeline.params import PARAMS, Params, load_params
 from pipeline.provenance import Header, this_machine, utc_now
 from pipeline.stage import Stage
 from pipeline.stage import stage as stage_of
+from pipeline.targets.choose import Choice, choose, url_spec
+from pipeline.targets.spec import BUNDLED, BundledSpec
+from pipeline.targets.target import LOGS, Target
 
 SEED = 1
 
@@ -27,6 +30,7 @@ SEED = 1
 class Asked:
     """The command's options."""
 
+    server: str | None  # name of a target
     base_url: str | None
     model: str | None
     tier: str | None
@@ -57,6 +61,19 @@ class Asked:
             )
         return Goodput.model_validate(known | given)
 
+    def choice(self, params: Params | None) -> Choice:
+        """
+        Raises:
+            SeatrialError: an unknown target or tier, or no params.yaml that could name one.
+        """
+        if self.base_url is not None:
+            return Choice(self.base_url, url_spec(self.base_url, self.model), self.tier or "server")
+        if params is None and self.server is None:
+            return Choice(BUNDLED, BundledSpec(), str(self.tier))
+        if params is None:
+            raise SeatrialError(f"{PARAMS} not found in {Path.cwd()}; where its targets would stand")
+        return choose(params, self.tier or str(self.server), self.server, None, None)
+
 
 def run_sweep(asked: Asked) -> dict[str, Any]:
     """Searches, writes and prints; returns ``sweep.json``.
@@ -80,11 +97,8 @@ def run_sweep(asked: Asked) -> dict[str, Any]:
     params = load_params() if PARAMS.is_file() else None
     seed = asked.seed if asked.seed is not None else params.load.seed if params else SEED
     with stage_of("sweep", asked.tier, measuring=True, note=False) as s:
-        if asked.base_url is not None:
-            opened = foreign(asked.base_url, asked.model)
-        else:
-            opened = bundled(str(asked.tier), params.engine if params else EngineConfig())
-        with opened as target:
+        config = params.engine if params else EngineConfig()
+        with asked.choice(params).open(config, LOGS / "sweep.server.log") as target:
             began_at, seeds = utc_now(), count(seed)
 
             def probe(rate: float) -> Probe:
@@ -137,7 +151,8 @@ def _header(target: Target, plan: Plan, seed: int, measured_at: str) -> Header:
         ),
         machine=this_machine(),
         measured_at=measured_at,
-        engine_requested=target.requested,
+        engine_requested=target.engine_requested,
+        engine_derived=target.engine_derived,
     )
 
 

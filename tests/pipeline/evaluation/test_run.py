@@ -14,7 +14,7 @@ from pipeline.evaluation import run, sandbox
 from pipeline.evaluation.cache import AnswerCache, open_cache
 from pipeline.evaluation.client import ProtocolError, Reply
 from pipeline.evaluation.run import Answered, answer_all, judge_all, select
-from pipeline.evaluation.target import Target
+from pipeline.targets.target import Target
 from tests.pipeline.evaluation.fake_openai import Fake, serving
 from tests.pipeline.evaluation.make import chat_item, choice_item, code_item, some_items
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,9 +21,9 @@ from engine.config import EngineConfig
 from pipeline import stage
 from pipeline.errors import SeatrialError
 from pipeline.evaluation import __main__ as command
-from pipeline.evaluation import target
 from pipeline.provenance import Header, differing
 from pipeline.serving import Server, _end, _wait_ready
+from pipeline.targets import target
 from tests.pipeline.evaluation import fake_openai
 from tests.pipeline.evaluation.fake_openai import Fake, serving
 from tests.pipeline.evaluation.make import (
@@ -56,6 +57,7 @@ def serve_bundled_as(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> None:
     class Running(Server):
         def __init__(self) -> None:
             self.base_url, self.model = fake.base_url, "m"
+            self.process = SimpleNamespace(pid=os.getpid())  # type: ignore[assignment]
 
         def check(self) -> None:
             pass
@@ -248,10 +250,47 @@ def test_a_foreign_server_is_named_as_what_it_says_it_is(project: Path) -> None:
     assert head["model"]["name"] == "m (as the server calls it, unverified)"
     assert head["engine"]["name"] == f"foreign at {fake.base_url} (unverified)"
     assert head["quantisation"]["name"] == "unknown (foreign server)"
-    assert (outcome["usage"]["answers_reused"], len(fake.requests)) == (
-        0,
-        24,
-    )  # nothing proves that it is the same model
+    items = [r for r in fake.requests if asks_an_item(r)]
+    assert (outcome["usage"]["answers_reused"], len(items)) == (0, 24)  # nothing proves that it is the same model
+
+
+def asks_an_item(request: dict[str, Any]) -> bool:
+    """And not what the server can do."""
+    asked = request["messages"][-1]["content"] if "messages" in request else request["prompt"]
+    return "Question" in asked or any("says the way is" in str(part) for part in asked)
+
+
+def test_choices_are_not_measurable_at_a_server_that_scores_no_prompt(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(Fake({"Question 0?": "It is Paris."}, fault="no_logprobs")) as fake:
+        command.main(["--tier", "theirs", "--base-url", fake.base_url])
+    outcome, rows = read_results(project, "theirs")
+    why = outcome["not_measurable_by"]["prompt_logprobs"].pop("why")
+    assert outcome["not_measurable_by"] == {"prompt_logprobs": {"items": 6, "kinds": ["choice"]}}
+    assert why.startswith("not measurable here: prompt_logprobs, log-probabilities of the prompt")
+    assert outcome["capabilities"]["found"]["prompt_logprobs"]["state"] == "no"
+    assert (outcome["n"], outcome["correct"], outcome["errors"], outcome["not_measurable"]) == (12, 1, 6, 6)
+    choices, others = rows[:6], rows[6:]
+    assert {(r["kind"], r["lacks"], r["status"], r["correct"]) for r in choices} == {
+        ("choice", "prompt_logprobs", "error", False)
+    }
+    assert {r["lacks"] for r in others} == {None}
+    assert not [r for r in fake.requests if "says the way is" in str(r.get("prompt"))]  # not asked in vain
+    assert "6 items (choice) are not measurable here: prompt_logprobs" in capsys.readouterr().err
+
+
+def test_the_bundled_engines_capabilities_are_promised_and_not_asked_for(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(Fake()) as fake:
+        serve_bundled_as(monkeypatch, fake)
+        command.main(["--tier", "int8"])
+    assert len(fake.requests) == 12
+    outcome, _ = read_results(project, "int8")
+    assert outcome["capabilities"]["source"] == "promised"
+    assert {f["state"] for f in outcome["capabilities"]["found"].values()} == {"yes"}
+    assert outcome["not_measurable_by"] == {}
 
 
 @pytest.mark.parametrize(
@@ -261,6 +300,10 @@ def test_a_foreign_server_is_named_as_what_it_says_it_is(project: Path) -> None:
         (["--tier", "../up"], "expected letters, digits"),
         (["--tier", "x", "--model", "m"], "--model goes with --base-url"),
         (["--tier", "x", "--base-url", "http://127.0.0.1:9", "--model", "m"], "expected an OpenAI-compatible server"),
+        (["--tier", "x", "--base-url", "http://127.0.0.1:9", "--target", "vllm"], "leave out --target vllm"),
+        (["--tier", "x", "--base-url", "http://me:pass@127.0.0.1:9"], "holds a user name or password"),
+        (["--tier", "x", "--base-url", "ftp://127.0.0.1:9"], "expected http://HOST:PORT"),
+        (["--tier", "int8", "--target", "nobody"], "unknown target 'nobody'; params.yaml has bundled"),
     ],
 )
 def test_wrong_arguments_are_named(project: Path, argv: list[str], message: str) -> None:

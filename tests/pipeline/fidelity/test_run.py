@@ -15,12 +15,12 @@ from engine.batch import BatchEntry
 from engine.config import EngineConfig
 from engine.runner import ModelRunner
 from pipeline.errors import SeatrialError
-from pipeline.evaluation.target import Target
 from pipeline.fidelity import run, table
 from pipeline.fidelity.asking import Asker
 from pipeline.fidelity.run import Variant, measure
 from pipeline.fidelity.texts import Sizes, Workload
 from pipeline.stage import Stage
+from pipeline.targets.target import Target
 from tests.tiny import make_tiny_artifact
 
 CONFIG = EngineConfig(max_model_len=256, memory_limit_bytes=2**28, threads=1, compute_dtype="float32")

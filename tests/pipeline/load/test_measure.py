@@ -23,10 +23,13 @@ from pipeline.errors import SeatrialError
 from pipeline.load import __main__ as load_main
 from pipeline.load import child as child_module
 from pipeline.load import measure as measuring
-from pipeline.load.measure import Target, foreign, measure
+from pipeline.load.measure import measure
 from pipeline.provenance import Header
 from pipeline.serving import Server
 from pipeline.stage import Stage
+from pipeline.targets.capabilities import promised
+from pipeline.targets.foreign import foreign
+from pipeline.targets.target import Target
 from tests.loadtests.mock_server import Reply, mock_server
 from tests.tiny import make_tiny_artifact
 
@@ -73,8 +76,11 @@ def child() -> Iterator[Server]:
 
 
 def owned(server: Server) -> Target:
-    with foreign(server.base_url, "mock") as known:
-        return Target(server.base_url, "mock", server, {"seed": 0}, known.identities)
+    known = foreign(server.base_url, "mock")
+    return Target(
+        server.base_url, "mock", *known.identities, {"seed": 0}, {}, None, server.check, pid=server.process.pid,
+        bundled=True, capabilities=promised(),
+    )  # fmt: skip
 
 
 def test_five_files_and_a_header(tmp_path: Path, child: Server) -> None:
@@ -160,6 +166,13 @@ def test_a_foreign_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert load["stages"]["short_burst"]["ok"] > 0
     assert load["stages"]["short_burst"]["reasons"]["queue_ms.p50"].startswith("not measurable here")
     assert Path("reports/stages/loadtest@mine.json").is_file()
+    found = load["capabilities"]["found"]
+    assert (found["stream_usage"]["state"], found["running_usage"]["state"]) == ("yes", "no")
+    assert "request log" in load["not_comparable"]["engine_logs"]
+    assert "running_usage" in load["not_comparable"]
+    # Nothing shows that it goes on to the length asked for, so its answers may be called cut off, but not short.
+    assert load["not_comparable"]["ignore_eos"].startswith("throughput, E2E and answers' lengths: not measurable here")
+    assert load["stages"]["short_burst"]["cut_off_share"] == 1.0
 
 
 def test_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,8 +192,11 @@ def test_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_requests_failed_is_a_result_without_latencies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    count = iter(range(10**6))
-    with mock_server(lambda body: Reply() if next(count) == 0 else Reply(status=500, message="boom")) as server:
+    def reply(body: dict[str, Any]) -> Reply:
+        first = body.get("messages", [{}])[-1].get("content") == "Say yes."  # the load client's own first request
+        return Reply() if first else Reply(status=500, message="boom")
+
+    with mock_server(reply) as server:
         run_stage(monkeypatch, "--tier", "mine", "--base-url", server.url, "--profile", profile(tmp_path))
     figures = json.loads(Path("results/mine/load/load.json").read_text())["stages"]["short_burst"]
     assert figures["ok"] == 0
@@ -271,7 +287,7 @@ def test_killed_it_leaves_no_locust_behind(tmp_path: Path) -> None:
         line = [sys.executable, "-m", "pipeline.load", "--tier", "mine", "--base-url", server.url]
         stage = subprocess.Popen([*line, "--profile", profile(tmp_path, 60)], stderr=subprocess.DEVNULL)
         try:
-            while len(server.seen) < 5:
+            while sum(s.body.get("max_tokens") == 3 for s in server.seen) < 5:  # the profile's, not the first questions
                 assert stage.poll() is None
                 time.sleep(0.05)
             children = psutil.Process(stage.pid).children(recursive=True)

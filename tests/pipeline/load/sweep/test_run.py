@@ -16,11 +16,13 @@ from loadtests.simulator.scenario import Refusal, Scenario, When
 from loadtests.workload import Goodput
 from pipeline.errors import SeatrialError
 from pipeline.load.commands import app
-from pipeline.load.measure import Target, foreign, read_profile
+from pipeline.load.measure import read_profile
 from pipeline.load.sweep.draw import svg
 from pipeline.load.sweep.probing import Plan, run_probe
 from pipeline.load.sweep.run import Asked
 from pipeline.load.sweep.search import Probe
+from pipeline.targets.foreign import foreign
+from pipeline.targets.target import Target
 from tests.loadtests.replay.traces import azure
 
 
@@ -55,8 +57,7 @@ def test_a_probe_is_a_short_stage_whose_good_requests_are_those_that_kept_the_sl
     plan = Plan(known, "chat", Goodput(ttft_ms=60_000, tpot_ms=60_000), requests=40, most_s=20)
     refused = Refusal(kind="refusal", status=503, when=When(every=4))
     with simulator(Scenario(ttft_ms=20, itl_ms=2, faults=(refused,)), tmp_path / "sim") as server:
-        with foreign(server.url, None) as target:
-            found = run_probe(target, plan, 20.0, 5, tmp_path / "work")
+        found = run_probe(foreign(server.url), plan, 20.0, 5, tmp_path / "work")
         status = {t.request_id: t.status for t in server.truth()}
     (spec,) = plan.at(20.0).stages
     measured = [status[f"probe-{i}"] for i, due_s in due_times(spec, 5) if due_s >= spec.warmup_s]
@@ -148,9 +149,9 @@ def test_a_stage_that_does_not_send_single_requests_is_refused(tmp_path: Path) -
 
 def _asked(**changes: Any) -> dict[str, Any]:
     return {
-        "base_url": "http://x", "model": None, "tier": None, "profile": "ci", "stage": None, "ttft_ms": None,
-        "tpot_ms": None, "target": 0.95, "lowest": 1.0, "highest": 4.0, "budget_s": 600.0, "requests": 100,
-        "probe_s": 60.0, "tolerance": 0.1, "seed": 1, "out": Path("out"),
+        "server": None, "base_url": "http://x", "model": None, "tier": None, "profile": "ci", "stage": None,
+        "ttft_ms": None, "tpot_ms": None, "target": 0.95, "lowest": 1.0, "highest": 4.0, "budget_s": 600.0,
+        "requests": 100, "probe_s": 60.0, "tolerance": 0.1, "seed": 1, "out": Path("out"),
     } | changes  # fmt: skip
 
 

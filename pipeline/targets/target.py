@@ -1,4 +1,9 @@
-"""Who is asked: the bundled engine on an artifact, or a foreign OpenAI-compatible server; and by what identity."""
+"""A server that answers, whoever started it, and by what identity its answers go.
+
+bundled   this project's engine on an artifact whose bytes were checked      pipeline.targets.target
+url       a server that somebody else runs                                   pipeline.targets.foreign
+command   a server that a command starts and that ends with the stage        pipeline.targets.command
+"""
 
 from __future__ import annotations
 
@@ -8,13 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from engine.artifact import Named, verify
 from engine.config import EngineConfig
-from pipeline.errors import SeatrialError
-from pipeline.provenance import digest_of, engine_identity, model_identity, quantisation_identity
+from pipeline.provenance import engine_identity, model_identity, quantisation_identity
 from pipeline.serving import bundled_server
+from pipeline.targets.capabilities import Capabilities, promised
+from pipeline.targets.keys import NO_KEY, Key
 
 LOGS = Path(".seatrial/logs")
 # What decides the arithmetic on a machine; answers that were computed in another way are not reused.
@@ -26,7 +30,8 @@ class Target:
     """``cache_identity`` is None where nothing proves that the same model answers tomorrow: then nothing is reused.
 
     ``check_alive`` raises SeatrialError once the server is known to be dead. ``health_url`` is None where the server
-    is not known to have one.
+    is not known to have one. ``pid``: of the process that serves, where it is ours. ``capabilities``: None where nobody
+    has asked (``pipeline.targets.probe``).
     """
 
     base_url: str
@@ -39,6 +44,19 @@ class Target:
     cache_identity: dict[str, Any] | None
     check_alive: Callable[[], None] = field(default=lambda: None)
     health_url: str | None = None
+    pid: int | None = None
+    bundled: bool = False
+    key: Key = NO_KEY
+    capabilities: Capabilities | None = None
+
+    @property
+    def identities(self) -> tuple[Named, Named, Named]:
+        """Model, engine, quantisation."""
+        return self.model, self.engine, self.quantisation
+
+    def lacking(self, capability: str) -> str | None:
+        """Why a task that needs the capability is not measurable here; None where it is, or where nobody has asked."""
+        return None if self.capabilities is None else self.capabilities.lacking(capability)
 
 
 @contextmanager
@@ -69,40 +87,7 @@ def bundled(artifact: Path, config: EngineConfig, log: Path, options: Sequence[s
             },
             check_alive=server.check,
             health_url=f"{server.base_url}/health",
+            pid=server.process.pid,
+            bundled=True,
+            capabilities=promised(),
         )
-
-
-@contextmanager
-def foreign(base_url: str, model: str | None) -> Iterator[Target]:
-    """A server that runs already. Its identity is what it says of itself, and is named as unverified.
-
-    ``model`` None: the first that the server lists.
-
-    Raises:
-        SeatrialError: it does not answer, or does not list the model.
-    """
-    root = base_url.rstrip("/").removesuffix("/v1")
-    try:
-        answer = httpx.get(f"{root}/v1/models", timeout=30)
-        answer.raise_for_status()
-        listed = {str(m["id"]): m for m in answer.json()["data"]}
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as e:
-        raise SeatrialError(f"{root}/v1/models: {e}; expected an OpenAI-compatible server that is running") from e
-    model = model or next(iter(listed), None)
-    if model is None:
-        raise SeatrialError(f"{root}/v1/models lists no model")
-    if model not in listed:
-        raise SeatrialError(f"{root} does not list model {model!r}; it lists {', '.join(sorted(listed)) or 'none'}")
-    # Of the model's entry only what tells models apart: servers put the moment of the request into `created`.
-    says = {k: v for k, v in listed[model].items() if k in {"id", "root", "owned_by", "parent", "max_model_len"}}
-    software = answer.headers.get("server", "unknown software")
-    yield Target(
-        base_url=root,
-        model_name=model,
-        model=Named(name=f"{model} (as the server calls it, unverified)", digest=digest_of(["foreign", says])),
-        engine=Named(name=f"foreign at {root} (unverified)", digest=digest_of(["foreign", root, software])),
-        quantisation=Named(name="unknown (foreign server)", digest=digest_of(["foreign", "unknown"])),
-        engine_requested={},
-        engine_derived={"server_header": software, "model_entry": says},
-        cache_identity=None,
-    )
