@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
-from pipeline.errors import SeatrialError
 from pipeline.load import commands as load_commands
+from pipeline.plan import commands as plan_commands
 from pipeline.project import commands as project_commands
 from pipeline.release import commands as release_commands
 
@@ -66,6 +66,7 @@ for _name, (_target, _help) in _STAGES.items():
 
 
 app.add_typer(load_commands.app, name="load")
+app.add_typer(plan_commands.app, name="plan")
 app.add_typer(release_commands.app, name="release")
 app.command()(project_commands.init)
 app.command()(project_commands.doctor)
@@ -109,79 +110,6 @@ def bench(ctx: typer.Context) -> None:
     if ctx.args[1:] and not given and PARAMS.is_file():
         _module("engine.bench", [*ctx.args, "--config-json", load_params().engine.model_dump_json()])
     _module("engine.bench", ctx.args)
-
-
-@app.command()
-def plan(
-    ctx: typer.Context,
-    artifact: Annotated[
-        Path | None, typer.Option(help="A model directory; its engine settings from params.yaml.")
-    ] = None,
-    measure: Annotated[
-        bool, typer.Option(help="Also boot the engine on --artifact, run its largest steps, and compare.")
-    ] = False,
-    layers: Annotated[int | None, typer.Option(min=1)] = None,
-    hidden: Annotated[int | None, typer.Option(min=1)] = None,
-    params: Annotated[float | None, typer.Option(min=1, help="Number of weights, for instance 7e9.")] = None,
-    heads: Annotated[int | None, typer.Option(min=1, help="Default: hidden / 128.")] = None,
-    kv_heads: Annotated[int | None, typer.Option(min=1, help="Default: heads (no grouped queries).")] = None,
-    intermediate: Annotated[int | None, typer.Option(min=1, help="Default: 8/3 of hidden.")] = None,
-    vocab: Annotated[int, typer.Option(min=1)] = 32000,
-    weight_bits: Annotated[float, typer.Option(min=1, max=32, help="Bits a weight, scales included.")] = 16,
-    kv_dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16, or int8 with its scales.")] = "float16",
-    max_model_len: Annotated[int, typer.Option(min=2)] = 2048,
-    memory: Annotated[float | None, typer.Option(min=0.001, help="GiB; then also: how many requests fit.")] = None,
-    max_num_seqs: Annotated[int, typer.Option(min=1)] = 256,
-    as_json: Json = False,
-) -> None:
-    """The memory ledger of an artifact, or of plain numbers: weights, activations, KV per token and in all."""
-    from pipeline import plan as planning
-    from pipeline.params import load_params
-
-    if artifact is not None:
-        sources = {
-            name: ctx.get_parameter_source(name)
-            for name in ctx.params
-            if name not in ("artifact", "measure", "as_json")
-        }
-        other = next((name for name, source in sources.items() if source and source.name == "COMMANDLINE"), None)
-        if other is not None:
-            raise SeatrialError(
-                f"--{other.replace('_', '-')} belongs to a plan from numbers; with --artifact the sizes are the "
-                "model's and the settings those of `engine` in params.yaml"
-            )
-        config = load_params().engine
-        shape, ledger, compute, kv = planning.plan_of_directory(artifact, config)
-        rows = planning.rows_of(shape, ledger.weights_bytes, kv, ledger)
-        tables: list[tuple[str, Sequence[tuple[str, ...]]]] = [(f"{artifact} (computes in {compute})", rows)]
-        if measure:
-            from pipeline.measure import compared, measure_directory
-
-            tables.append(("planned and measured, in bytes", compared(ledger, measure_directory(artifact, config))))
-        planning.tell(tables, ledger, as_json=as_json)
-        return
-    if measure:
-        raise SeatrialError("--measure boots an engine: give it --artifact DIR")
-    if layers is None or hidden is None or params is None:
-        raise SeatrialError(
-            "give --artifact DIR, or all of --layers, --hidden and --params (for instance 32, 4096, 7e9)"
-        )
-    shape, weights, numbers = planning.plan_numbers(
-        layers=layers,
-        hidden=hidden,
-        params=params,
-        heads=heads,
-        kv_heads=kv_heads,
-        intermediate=intermediate,
-        vocab=vocab,
-        weight_bits=weight_bits,
-        kv_dtype=kv_dtype,
-        max_model_len=max_model_len,
-        memory_bytes=None if memory is None else round(memory * 1024**3),
-        max_num_seqs=max_num_seqs,
-    )
-    title = f"{params:.3g} weights at {weight_bits:g} bits, {layers} layers, {hidden} wide, {shape.kv_heads} KV heads"
-    planning.tell([(title, planning.rows_of(shape, weights, kv_dtype, numbers))], numbers, as_json=as_json)
 
 
 class _Answer(SystemExit):

@@ -15,6 +15,7 @@ COMMANDS = {
     "policies": "engine.bench.policies_command",
     "fit": "engine.bench.fit_command",
     "kernels": "engine.bench.kernels_command",
+    "ceilings": "engine.bench.ceilings_command",
 }
 
 

@@ -19,7 +19,13 @@ NOT_CODE = {"__pycache__", ".pytest_cache"}
 STAGES: dict[str, tuple[str, ...]] = {
     "fetch": ("engine/artifact.py", "pipeline/fetch", "pipeline/weights.py"),
     "quantize": ("engine/artifact.py", "pipeline/fetch/architectures.py", "pipeline/quantize", "pipeline/weights.py"),
-    "plan": ("engine/artifact.py", "engine/config.py", "engine/ledger.py", "pipeline/plan.py"),
+    "plan": (
+        "engine/artifact.py",
+        "engine/config.py",
+        "engine/ledger.py",
+        "pipeline/plan/__main__.py",
+        "pipeline/plan/memory.py",
+    ),
     "check_evalsets": ("pipeline/evaluation", "pipeline/quantize/calibration"),
     "evaluate": ("engine", "pipeline/evaluation", "pipeline/targets"),
     "evaluate_foreign": ("pipeline/evaluation", "pipeline/targets"),

@@ -11,7 +11,7 @@ from engine.config import EngineConfig
 from pipeline import measure
 from pipeline.errors import SeatrialError
 from pipeline.measure import PARTS, compared, measure_directory, off_percent
-from pipeline.plan import plan_of_directory
+from pipeline.plan.memory import plan_of_directory
 from tests.tiny import Tier, make_tiny_artifact
 
 WITHIN_PERCENT = 5.0

@@ -1,11 +1,10 @@
-"""The memory ledger of a tier (``python -m pipeline.plan --tier T``), of any directory, or of plain numbers.
+"""The memory ledger of a tier, of any directory, or of plain numbers.
 
 The arithmetic is ``engine.ledger``; this module feeds it and prints it.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,9 +15,7 @@ from engine.config import EngineConfig, resolve_dtypes
 from engine.ledger import DTYPE_BYTES, Ledger, ModelShape, kv_bytes_per_token, plan, plan_artifact
 from pipeline.errors import SeatrialError
 from pipeline.files import write_json
-from pipeline.params import load_params
 from pipeline.provenance import this_machine
-from pipeline.stage import run_main, stage
 
 LENGTHS = (1, 2048, 4096, 8192)
 
@@ -145,18 +142,3 @@ def write_plan(tier: str, config: EngineConfig) -> dict[str, Any]:
     }
     write_json(Path("results") / tier / "plan.json", value)
     return value
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Writes the memory ledger of a tier to results/TIER/plan.json.")
-    parser.add_argument("--tier", required=True)
-    tier = parser.parse_args().tier
-    params = load_params()
-    params.recipe_of(tier)
-    with stage("plan", tier) as s:
-        ledger = write_plan(tier, params.engine)["ledger"]
-        s.say(f"weights {size(ledger['weights_bytes'])}, KV pool {size(ledger['kv_pool_bytes'])}")
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -10,7 +10,7 @@ from engine.artifact import ArtifactError
 from engine.config import EngineConfig, resolve_dtypes
 from engine.ledger import ModelShape, activation_bytes, kv_bytes_per_token, plan, shared_range_bytes
 from pipeline.errors import SeatrialError
-from pipeline.plan import plan_numbers, rows_of, shape_of_numbers, size
+from pipeline.plan.memory import plan_numbers, rows_of, shape_of_numbers, size
 
 SEVEN_B = {"layers": 32, "hidden": 4096, "heads": None, "kv_heads": None, "intermediate": None, "vocab": 32000}
 
