@@ -9,6 +9,9 @@
 
 Cached and free bytes together are what an allocation can be made of. If it fails although they would do, they do not
 lie in one piece: ``fragmented``. If they would not do, memory is ``exhausted``.
+
+A grant keeps a reserve of what is free: for kernels and graphs, whose memory the driver takes beside the allocator's,
+and for what the allocator rounds up, 2 to 20 MiB a segment.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from typing import Literal
 import torch
 
 Cause = Literal["exhausted", "fragmented"]
+RESERVE_BYTES, RESERVE_SHARE = 2**29, 1 / 16  # the less of both
 UNITS = {"bytes": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 _TRIED = re.compile(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB)")
 
@@ -61,6 +65,11 @@ ADVICE: dict[Cause, str] = {
 }
 
 
+def reserve_of(total: int) -> int:
+    """Of a device's memory, what is left alone however high the limit is."""
+    return min(RESERVE_BYTES, int(total * RESERVE_SHARE))
+
+
 def cause_of(wanted: int | None, figures: Figures) -> Cause:
     """A size that the allocator did not tell is taken to be more than there is."""
     return "fragmented" if wanted is not None and wanted <= figures.free + figures.cached else "exhausted"
@@ -92,9 +101,9 @@ class DeviceMemory:
         return cls(read, lambda: torch.cuda.reset_peak_memory_stats(device))
 
     def grant(self, limit: int) -> int:
-        """What of ``limit`` can be had: no more than is free or cached now."""
+        """What of ``limit`` can be had: no more than is free or cached now, less the reserve."""
         figures = self.read()
-        return min(limit, figures.free + figures.cached)
+        return max(0, min(limit, figures.free + figures.cached - reserve_of(figures.total)))
 
     @contextmanager
     def told(self) -> Iterator[None]:

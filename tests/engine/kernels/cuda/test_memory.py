@@ -47,10 +47,13 @@ def test_the_size_is_read_from_the_allocators_message(message: str, size: int | 
     assert wanted_of(message) == size
 
 
-def test_a_limit_grants_what_is_there() -> None:
-    memory = Books(free=600, reserved=300, allocated=200).memory
+def test_a_limit_grants_what_is_there_but_for_the_reserve() -> None:
+    memory = Books(total=1600, free=600, reserved=300, allocated=200).memory
     assert memory.grant(500) == 500
-    assert memory.grant(5000) == 700
+    assert memory.grant(5000) == 600  # 700 less a sixteenth of all
+    assert Books(total=1600, free=40, reserved=0, allocated=0).memory.grant(500) == 0
+    large = Books(total=2**36, free=2**36 - 1, reserved=0, allocated=0).memory
+    assert large.grant(2**36) == 2**36 - 1 - 2**29
 
 
 def test_the_allocators_error_becomes_ours_and_others_stay() -> None:
@@ -62,9 +65,9 @@ def test_the_allocators_error_becomes_ours_and_others_stay() -> None:
 
 
 def test_the_pool_is_sized_by_what_the_device_has(artifact: Path) -> None:
-    """Free and cached bytes, not the larger limit, bound weights, activations and pool."""
+    """Free and cached bytes less the reserve, not the larger limit, bound weights, activations and pool."""
     room = 2**26
-    books = Books(total=2**28, free=room - 2**20, reserved=2**21, allocated=2**20)
+    books = Books(total=2**28, free=room + 2**24 - 2**20, reserved=2**21, allocated=2**20)
     runner = device_runner(artifact, None, memory=books.memory, kv_pool_bytes=None, max_num_seqs=4096)
     ledger = runner.derived["ledger"]
     assert room - ledger["kv_bytes_per_block"] < ledger["total_bytes"] <= room
