@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from engine.request import SamplingParams
+
 
 @dataclass(frozen=True)
 class BatchEntry:
@@ -13,6 +15,9 @@ class BatchEntry:
     Tokens ``token_ids`` stand at absolute positions ``start ... start + len(token_ids) - 1``; keys and values of all
     earlier positions are in the KV cache already. ``block_table[p // block_size]`` is the block of position ``p`` and
     covers every position up to the last of this step.
+
+    A runner whose device draws takes from ``params`` and ``seed`` how the next token is drawn; to others they say
+    nothing.
     """
 
     request_id: str
@@ -20,3 +25,5 @@ class BatchEntry:
     start: int
     block_table: list[int]
     logits: Literal["none", "last", "all"]  # rows whose logits are wanted; "all" for prompt log-probabilities
+    params: SamplingParams | None = None  # None: not from these logits alone
+    seed: int = 0

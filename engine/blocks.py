@@ -193,6 +193,10 @@ class BlockPool:
         self._drop(shared)
         return True, (shared, table.blocks[index])
 
+    def is_exclusive(self, table: BlockTable, position: int) -> bool:
+        """Whether nobody else holds the block of ``position``, which the table covers."""
+        return self._refs[table.blocks[position // self.block_size]] == 1
+
     def num_exclusive(self, table: BlockTable) -> int:
         """Blocks that become available if ``table`` is released."""
         return sum(1 for block in table.blocks if self._refs[block] == 1)

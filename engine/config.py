@@ -10,7 +10,7 @@ from engine.isa import IsaLimit, within
 
 Backend = Literal["cpu", "cuda"]
 ComputeDtype = Literal["auto", "bfloat16", "float32"]
-KvDtype = Literal["auto", "bfloat16", "float32", "int8"]
+KvDtype = Literal["auto", "bfloat16", "float32", "int8", "fp8"]
 Batching = Literal["continuous", "static"]
 Prefill = Literal["mixed", "separate"]
 KvReservation = Literal["paged", "contiguous"]
@@ -32,7 +32,7 @@ class EngineConfig(BaseModel):
     kv_dtype: KvDtype = Field(
         "auto",
         description="auto: bfloat16, or the compute dtype where that is asked for by name; int8: one float32 scale a "
-        "token and KV head",
+        "token and KV head; fp8 (e4m3): the same, with backend cuda only",
     )
     block_size: int = Field(16, ge=1, le=256, description="tokens per KV block")
     max_model_len: int = Field(2048, ge=2, description="tokens of prompt + output that one request may have")
@@ -84,6 +84,15 @@ class EngineConfig(BaseModel):
             raise ValueError(
                 f"prefill_chunk_tokens is {self.prefill_chunk_tokens}, not a multiple of block_size {self.block_size}; "
                 "chunks must end on block edges"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _backend_has_kv_dtype(self) -> Self:
+        if self.kv_dtype == "fp8" and self.backend != "cuda":
+            raise ValueError(
+                f"kv_dtype is fp8 but backend is {self.backend}; 8-bit floats are for GPUs: set device to cuda, or "
+                "kv_dtype to int8, which is as small"
             )
         return self
 

@@ -9,8 +9,9 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
+from engine.ahead import following
 from engine.batch import BatchEntry
 from engine.blocks import BlockPool, BlockPoolError
 from engine.config import EngineConfig
@@ -46,6 +47,14 @@ class Runner(Protocol):
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None: ...
 
 
+class LookingAhead(Runner, Protocol):
+    """One whose device draws; ``looks_ahead`` is true. Others need not have either."""
+
+    looks_ahead: bool
+
+    def ahead(self, batch: list[BatchEntry]) -> None: ...
+
+
 class EngineCore:
     """Not thread-safe: one thread calls ``submit``, ``abort`` and ``step``."""
 
@@ -68,6 +77,7 @@ class EngineCore:
         self._arrivals: deque[AddRequest] = deque()
         self._aborts: deque[str] = deque()
         self._compiling: list[tuple[Request, Future[Matcher]]] = []  # not yet in the scheduler's queue
+        self._looking = cast(LookingAhead, runner) if getattr(runner, "looks_ahead", False) else None
         self.began_s = time.monotonic()  # from here the step log counts
         self._num_submitted = 0
 
@@ -93,6 +103,8 @@ class EngineCore:
             if plan.copies:
                 self.runner.copy_blocks(plan.copies)
             logits = self.runner.execute([self._entry(e) for e in plan.entries])
+            if self._looking is not None and not (self._arrivals or self._aborts or self._compiling):
+                self._looking.ahead(following(self.scheduler, plan))
             outputs += self._update(plan, logits)
         if plan.entries or outputs:
             self._log_step(start_s, plan, outputs)
@@ -202,6 +214,8 @@ class EngineCore:
             entry.start,
             request.table.blocks,
             "all" if request.wants_prompt_logprobs else "last" if draws else "none",
+            request.params if request.matcher is None else None,
+            request.seed,
         )
 
     def _update(self, plan: Plan, logits: list[Rows | None]) -> list[Output]:
@@ -248,10 +262,13 @@ class EngineCore:
         drawn: list[int | DrawError] = [0] * len(drawing)
         others = []
         for i, (request, rows) in enumerate(drawing):
-            if isinstance(rows, DrawnRow) and is_plain(request):
-                drawn[i] = checked(*rows.best, request)
-            else:
+            token: int | DrawError | None = None
+            if isinstance(rows, DrawnRow):
+                token = checked(*rows.best, request) if is_plain(request) else rows.drawn_for(request.seed)
+            if token is None:
                 others.append(i)
+            else:
+                drawn[i] = token
         if others:
             found = sample([drawing[i][1][-1:][0] for i in others], [drawing[i][0] for i in others])
             for i, token in zip(others, found, strict=True):

@@ -24,6 +24,7 @@ from __future__ import annotations
 import hashlib
 import math
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,19 +47,42 @@ _SLACK = 1e-6  # far above the rounding of a bound, far below what would let man
 _NUCLEUS_COUNTS = (256, 2048, 16_384)  # sorting a whole vocabulary is slow and seldom needed
 
 
+class Filters(Protocol):
+    """What a draw takes of a request's ``SamplingParams``."""
+
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def top_k(self) -> int: ...
+    @property
+    def top_p(self) -> float: ...
+    @property
+    def min_p(self) -> float: ...
+
+
 def draw(logits: Logits, params: SamplingParams, seed: int, position: int, ids: Ids | None = None) -> int:
     """A token id for ``position``.
 
     ``logits`` [n] belong to the tokens ``ids`` [n], rising (None: to 0 ... n - 1); the largest is finite.
     ``params.temperature`` is above 0.
     """
+    return draw_keyed(logits, params, key_of(seed, position), ids)
+
+
+def draw_keyed(logits: Logits, params: Filters, key: int, ids: Ids | None = None) -> int:
+    """``draw`` for the ``key_of`` a seed and a position."""
     top = float(logits.max())
     left = kept(logits, params)
     if left is None:
-        return _race(logits, top, params.temperature, seed, position, ids)
+        return _race(logits, top, params.temperature, key, ids)
     chosen = left if ids is None else ids[left]
-    totals = _scaled(logits[left], top, params.temperature) + gumbel(seed, position, chosen)
+    totals = _scaled(logits[left], top, params.temperature) + _gumbel_at(key, chosen)
     return int(chosen[totals.argmax()])
+
+
+def key_of(seed: int, position: int) -> int:
+    """Where the generator starts for this position of this seed, in 64 bits."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{position}".encode()).digest()[:8], "big")
 
 
 def _scaled(logits: Logits, top: float, temperature: float) -> NDArray[np.float64]:
@@ -70,7 +94,7 @@ def _scaled(logits: Logits, top: float, temperature: float) -> NDArray[np.float6
 # Filters
 
 
-def kept(logits: Logits, params: SamplingParams) -> Ids | None:
+def kept(logits: Logits, params: Filters) -> Ids | None:
     """Places in ``logits`` [n] that the filters leave, likeliest first where ``top_k`` or ``top_p`` acts; None: all."""
     places: Ids | None = None
     top = float(logits.max())
@@ -115,9 +139,9 @@ def _falling(values: Logits) -> Ids:
     return order
 
 
-def _nucleus(values: Logits, top: float, params: SamplingParams) -> Ids:
+def _nucleus(values: Logits, top: float, params: Filters) -> Ids:
     """The fewest likeliest with ``top_p`` of the mass. Weights are float32, summed in float64."""
-    sharpness = np.float32(min(1e30, max(1e-30, 1 / max(params.temperature, 1e-30))))  # beyond, no weight changes
+    sharpness = sharpness_of(params.temperature)
 
     def weights(of: Logits) -> NDArray[np.float32]:
         found: NDArray[np.float32] = np.exp((of - np.float32(top)) * sharpness)
@@ -133,17 +157,26 @@ def _nucleus(values: Logits, top: float, params: SamplingParams) -> Ids:
     return order  # the sums' last bits differ, and all is wanted
 
 
+def sharpness_of(temperature: float) -> np.float32:
+    """By what distances to the best are multiplied before a nucleus is weighed; beyond these bounds no weight
+    changes."""
+    return np.float32(min(1e30, max(1e-30, 1 / max(temperature, 1e-30))))
+
+
 # Noise
 
 
 def gumbel(seed: int, position: int, ids: Ids) -> NDArray[np.float64]:
     """Standard Gumbel noise for token ``ids`` at ``position``: the same for the same three, anywhere."""
-    return _gumbel_of(_words(ids.astype(np.uint64) * _STEP, seed, position))
+    return _gumbel_at(key_of(seed, position), ids)
 
 
-def _words(steps: _Words, seed: int, position: int) -> _Words:
+def _gumbel_at(key: int, ids: Ids) -> NDArray[np.float64]:
+    return _gumbel_of(_words(ids.astype(np.uint64) * _STEP, key))
+
+
+def _words(steps: _Words, key: int) -> _Words:
     """The generator's output, its upper ``_BITS`` bits, for token ids times ``_STEP``."""
-    key = int.from_bytes(hashlib.sha256(f"{seed}/{position}".encode()).digest()[:8], "big")
     z = steps + np.uint64(key)
     shifted = np.empty_like(z)
     for shift, factor in _MIX:
@@ -168,13 +201,13 @@ def _all_steps(count: int) -> _Words:
 # The race
 
 
-def _race(logits: Logits, top: float, temperature: float, seed: int, position: int, ids: Ids | None) -> int:
+def _race(logits: Logits, top: float, temperature: float, key: int, ids: Ids | None) -> int:
     """The id with the largest scaled logit plus noise, as if all noise had been computed.
 
     Whoever is not in the head has a logit below ``edge``, so with x = (edge - top) / temperature it can only win with
     noise above ``best - x``, that is with a uniform number above exp(-exp(x - best)).
     """
-    words = _words(_all_steps(len(logits)) if ids is None else ids.astype(np.uint64) * _STEP, seed, position)
+    words = _words(_all_steps(len(logits)) if ids is None else ids.astype(np.uint64) * _STEP, key)
     edge = np.float32(min(top - _HEAD * temperature, _below(top)) if temperature < 1e30 else -np.inf)
     head = np.flatnonzero(logits >= edge)
 

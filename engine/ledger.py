@@ -25,7 +25,7 @@ from engine.artifact import WORD_VALUES, ArtifactError, Scheme, read_manifest
 from engine.config import EngineConfig
 from engine.cpus import available_cpus
 
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "fp8": 1}
 SLICE_ROWS = 32  # rows of logits that are computed for a scored prompt, normalised, stacked for an argmax at once
 PANEL, PANEL_SLICE = 32, 128  # output columns and inner values that csrc/products_float.c has at hand at once
 # csrc/attention.c: positions of a range; queries and rows of a tile; items a thread from which on ranges are not shared
@@ -33,7 +33,7 @@ RANGE, TILE_QUERIES, TILE_ROWS, ITEMS_A_THREAD = 128, 96, 32, 6
 DEVICE_CHUNK, SPLIT_PROGRAMS = 256, 512  # of kernels/triton/launch.py: positions of a chunk; when they are split
 SLICE_COPIES = 3  # of a slice of prompt logits: themselves, their log-probabilities, the stored ones they are held to
 ROW_BYTES = 32  # for each token of the vocabulary while a row is drawn from or compared: four float64
-KV_SCALE_BYTES = {"int8": 4}  # of a token and KV head, for keys and for values; other dtypes have none
+KV_SCALE_BYTES = {"int8": 4, "fp8": 4}  # of a token and KV head, for keys and for values; other dtypes have none
 
 
 class ModelShape(BaseModel):
@@ -150,7 +150,7 @@ def device_activation_bytes(shape: ModelShape, config: EngineConfig, compute_dty
         3 * hidden + 3 * inner,  # residual, normed and the layer's output; gate and up, their product
     )
     steps = (config.max_num_batched_tokens + config.max_num_seqs) * (widest + 3 * 8)
-    logits = 2 * 2 * config.max_num_seqs * shape.vocab * 4  # eager and recorded; each with what argmax makes of them
+    logits = 2 * 2 * config.max_num_seqs * shape.vocab * 4  # eager and recorded; each kept when the next step begins
     slices = SLICE_ROWS * shape.vocab * 4 + config.max_num_batched_tokens * hidden * size  # of a scored prompt
     tables = config.max_model_len * shape.rotary_tables * shape.head_dim * 4
     chunks = -(-config.max_model_len // DEVICE_CHUNK)
@@ -251,7 +251,7 @@ def weights_in_memory(directory: Path, config: EngineConfig, compute_dtype: str)
     """
     manifest = read_manifest(directory)
     computed = DTYPE_BYTES[compute_dtype]
-    wide: dict[Scheme, int] = {"w8a16": computed, "fp8": computed if config.backend == "cuda" else 2}
+    wide: dict[Scheme, int] = {"w8a16": computed, "fp8": 1 if config.backend == "cuda" else 2}
     total = manifest.weight_bytes
     if not any(spec.scheme in wide for spec in manifest.linears):
         return total

@@ -45,18 +45,38 @@ class OnHost:
         self._logits = self._logits.cpu()
         return self._logits[at]
 
+    def keep(self) -> None:
+        """Before their memory is written anew."""
+        self._logits = self._logits.clone()
+
 
 class DrawnRow:
-    """The logits of one position, of which it is known where the largest is."""
+    """The logits of one position, of which it is known where the largest is, and perhaps what is drawn from them."""
 
-    def __init__(self, logits: OnHost, row: int, best: Sequence[tuple[int, float]]) -> None:
+    def __init__(
+        self,
+        logits: OnHost,
+        row: int,
+        best: Sequence[tuple[int, float]],
+        drawn: Sequence[int] | None = None,
+        seed: int = 0,
+    ) -> None:
         """``logits`` float32 [rows, vocab]; ``best``: of each row the first token of the largest logit, which is NaN
-        if any is."""
+        if any is; ``drawn``: of each row what was drawn with a temperature, in this one with ``seed``; below 0
+        nothing."""
         self._logits, self._row, self._best = logits, row, best
+        self._drawn, self._seed = drawn, seed
 
     @property
     def best(self) -> tuple[int, float]:
         return self._best[self._row]
+
+    def drawn_for(self, seed: int) -> int | None:
+        """The token that was drawn with this seed, if one was."""
+        if self._drawn is None or seed != self._seed:  # samples of one prompt share its last row, not their seeds
+            return None
+        token = self._drawn[self._row]
+        return token if token >= 0 else None
 
     def __len__(self) -> int:
         return 1

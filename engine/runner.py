@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ import torch
 from torch import Tensor
 
 from engine import ledger
+from engine.ahead import Launched, Lookahead
 from engine.artifact import read_manifest
 from engine.batch import BatchEntry
 from engine.config import EngineConfig, resolve_dtypes
 from engine.isa import isa_features, reason_of, target_of, within
+from engine.kernels.draws import COLUMNS, can_draw, row_of
 from engine.kernels.interface import AttentionMeta, Kernels, StepInput, StepOutput, StepSizes
 from engine.kernels.registry import capability_of, select
 from engine.logits import DrawnRow, LazyRows, OnHost, Rows
@@ -73,7 +76,7 @@ class ModelRunner:
             self.num_blocks = planned.num_blocks
             self.caches = [
                 kernels.new_kv_cache(
-                    self.num_blocks, config.block_size, self.shape.kv_heads, self.shape.head_dim, getattr(torch, kv)
+                    self.num_blocks, config.block_size, self.shape.kv_heads, self.shape.head_dim, _stored(kv)
                 )
                 for _ in range(self.shape.layers)
             ]
@@ -83,6 +86,8 @@ class ModelRunner:
                 StepSizes(config.max_num_batched_tokens, config.max_num_seqs, self.max_model_len),
             )
         self._run = self._replay or self._run_plainly
+        self.looks_ahead = self._replay is not None and self._replay.draws
+        self._lookahead = Lookahead(self._execute, config.max_num_seqs)
         self.derived: dict[str, Any] = {
             "compute_dtype": compute,
             "compute_dtype_reason": reason,
@@ -120,20 +125,33 @@ class ModelRunner:
         for entry in batch:
             self._check(entry)
         with torch.inference_mode(), self.model.kernels.watched():
-            return self._execute(batch)
+            return self._lookahead.execute(batch) if self.looks_ahead else self._execute(batch)[0]
 
-    def _execute(self, batch: list[BatchEntry]) -> list[Rows | None]:
+    def ahead(self, batch: list[BatchEntry]) -> None:
+        """See engine.ahead.Lookahead.ahead; for a runner that ``looks_ahead``. Raises what ``execute`` raises."""
+        for entry in batch:
+            self._check(entry, known=False)
+        with torch.inference_mode(), self.model.kernels.watched():
+            self._lookahead.ahead(batch)
+
+    def _execute(self, batch: list[BatchEntry]) -> tuple[list[Rows | None], Launched | None]:
         scored = any(entry.logits == "all" for entry in batch)
         step = self._step(batch)
-        hidden, logits, best = self._run(step, with_logits=not scored)  # [W, hidden], [W, vocab]
+        if self.looks_ahead:
+            step = replace(step, draws=_draws(batch))
+        hidden, logits, best, drawn = self._run(step, with_logits=not scored)  # [W, hidden], [W, vocab]
         if scored:
-            return self._scored_rows(batch, hidden)
+            return self._scored_rows(batch, hidden), None
         rows: list[Rows | None] = [None] * len(batch)
-        if logits is not None:
-            there = OnHost(logits)
-            for row, i in enumerate(i for i, entry in enumerate(batch) if entry.logits == "last"):
-                rows[i] = there[row : row + 1] if best is None else DrawnRow(there, row, best)
-        return rows
+        if logits is None:
+            return rows, None
+        there = OnHost(logits)
+        wanted = [i for i, entry in enumerate(batch) if entry.logits == "last"]
+        for row, i in enumerate(wanted):
+            rows[i] = there[row : row + 1] if best is None else DrawnRow(there, row, best, drawn, batch[i].seed)
+        if best is None or drawn is None or len(wanted) < len(batch):
+            return rows, None
+        return rows, Launched.of(batch, there, best, drawn)
 
     def _scored_rows(self, batch: list[BatchEntry], hidden: Tensor) -> list[Rows | None]:
         """Logits of the rows that are drawn from; those of the others, when somebody looks at them."""
@@ -180,7 +198,8 @@ class ModelRunner:
             for tensor in (t for cache in self.caches for t in cache.tensors):
                 tensor[targets] = tensor[sources]
 
-    def _check(self, entry: BatchEntry) -> None:
+    def _check(self, entry: BatchEntry, known: bool = True) -> None:
+        """``known``: its tokens are."""
         stop = entry.start + len(entry.token_ids)
         name = f"request {entry.request_id}"
         if not entry.token_ids:
@@ -190,7 +209,7 @@ class ModelRunner:
         needed = -(-stop // self.block_size)
         if len(entry.block_table) < needed:
             raise ValueError(f"{name}: {len(entry.block_table)} blocks; {stop} tokens need {needed}")
-        if not 0 <= min(entry.token_ids) <= max(entry.token_ids) < self.vocab_size:
+        if known and not 0 <= min(entry.token_ids) <= max(entry.token_ids) < self.vocab_size:
             raise ValueError(f"{name}: token ids must be 0 to {self.vocab_size - 1}")
         if not 0 <= min(entry.block_table) <= max(entry.block_table) < self.num_blocks:
             raise ValueError(f"{name}: block ids must be 0 to {self.num_blocks - 1}")
@@ -222,3 +241,22 @@ class ModelRunner:
             AttentionMeta(a_request[0], a_request[1, :-1], torch.from_numpy(tables)),
             torch.from_numpy(np.array(wanted, np.int64)),
         )
+
+
+def _stored(kv_dtype: str) -> torch.dtype:
+    found: torch.dtype = torch.float8_e4m3fn if kv_dtype == "fp8" else getattr(torch, kv_dtype)
+    return found
+
+
+def _draws(batch: list[BatchEntry]) -> Tensor | None:
+    """Of the rows that are drawn from; None where none has a temperature."""
+    drawn = [entry for entry in batch if entry.logits == "last"]
+    if not any(entry.params is not None and can_draw(entry.params) for entry in drawn):
+        return None
+    rows = [
+        row_of(entry.params, entry.seed, entry.start + len(entry.token_ids))
+        if entry.params is not None and can_draw(entry.params)
+        else [0] * COLUMNS
+        for entry in drawn
+    ]
+    return torch.tensor(rows)

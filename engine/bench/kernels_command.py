@@ -118,6 +118,7 @@ def table(rows: list[Row], kernels: str, ceilings: Ceilings) -> Table:
         for v, n in (
             (ceilings.bf16_tflops, f"TFLOP/s in {ceilings.float_dtype}"),
             (ceilings.int8_tops, "TOP/s in int8"),
+            (ceilings.fp8_tflops, "TFLOP/s in fp8"),
         )
         if v
     ]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from engine.kernels.draws import draw_rows
 from engine.kernels.interface import Activation, Heads, Kernels, KvCache, PackedLinear, StepInput
 
 
@@ -34,6 +35,14 @@ class Composed:
     def best(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         token = logits.argmax(dim=1, keepdim=True)  # PyTorch takes NaN for larger than any number
         return token[:, 0], logits.gather(1, token)[:, 0]
+
+    def draw(self, logits: Tensor, largest: Tensor, draws: Tensor) -> Tensor:
+        return torch.tensor(draw_rows(logits, largest, draws), dtype=torch.int64, device=logits.device)
+
+    def follow(self, tokens: Tensor, best: Tensor) -> Tensor:
+        row = (-1 - tokens).clamp(min=0)
+        said = torch.where(best[row, 2] < 0, best[row, 0], best[row, 2])
+        return torch.where(tokens < 0, said, tokens)
 
     def gated_linear(self: Kernels, x: Tensor, w: PackedLinear, activation: Activation) -> Tensor:
         return self.gated_mul(self.linear(x, w), activation)

@@ -19,6 +19,8 @@ from torch import Tensor
 from engine.artifact import LinearSpec
 
 Activation = Literal["silu", "gelu_tanh"]
+CODES = {torch.float8_e4m3fn: torch.uint8}  # dtypes that tensors have as codes: few operations know their own
+SCALED = {torch.int8, torch.uint8}  # stored with a scale
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,8 @@ class AttentionMeta:
 @dataclass(frozen=True)
 class KvCache:
     """Keys and values of one layer, in a backend's own strides (keys may lie transposed in a block); a block is
-    contiguous in each tensor. The scales are there where keys and values are int8: one for each token and KV head.
+    contiguous in each tensor. The scales are there where keys and values are int8, or uint8, the codes of e4m3: one for
+    each token and KV head.
     """
 
     k: Tensor  # [blocks, block_size, kv_heads, D]
@@ -76,13 +79,16 @@ class PackedLinear:
 
 @dataclass(frozen=True)
 class StepInput:
-    """T tokens of R requests, one after the other."""
+    """T tokens of R requests, one after the other. ``draws``: how the wanted rows are drawn from, for a replay that
+    ``draws``; None: whoever gets the logits draws.
+    """
 
     tokens: Tensor  # int64 [T]
     positions: Tensor  # int64 [T], each in its own request
     slots: Tensor  # int64 [T], block * block_size + offset
     meta: AttentionMeta
     wanted: Tensor  # int64 [W], rising: the rows whose hidden states are wanted
+    draws: Tensor | None = None  # int64 [W, engine.kernels.draws.COLUMNS]
 
 
 @dataclass(frozen=True)
@@ -174,6 +180,7 @@ class StepOutput(NamedTuple):
     hidden: Tensor  # [W, hidden], normed, in the compute dtype
     logits: Tensor | None  # float32 [W, vocab], if they were asked for
     best: Sequence[tuple[int, float]] | None = None  # of each row of logits the first of its largest, where known
+    drawn: Sequence[int] | None = None  # of each row its token, NOT_DRAWN where the host draws; None: of all of them
 
 
 class Model(Protocol):
@@ -189,6 +196,8 @@ class Model(Protocol):
 class Replay(Protocol):
     """A model's step as a backend has prepared it: the bits of ``Model.run`` and ``logits`` on its kernels. The step's
     tensors lie on the host; the output's lie where the kernels compute, and are good until the next step."""
+
+    draws: bool  # whether it draws, and then takes tokens -1 - r for what it drew from row r of the step before
 
     def __call__(self, step: StepInput, with_logits: bool) -> StepOutput: ...
 
@@ -258,6 +267,19 @@ class Kernels(Operations, Protocol):
         """
         ...
 
+    def draw(self, logits: Tensor, largest: Tensor, draws: Tensor) -> Tensor:
+        """float32 [W, vocab], float32 [W] as of ``best``, int64 [W, COLUMNS] as of engine.kernels.draws -> int64 [W]:
+        the tokens that engine.draw draws, NOT_DRAWN for a row without a temperature, whose largest is not finite or,
+        seldom, that only the host can tell.
+        """
+        ...
+
+    def follow(self, tokens: Tensor, best: Tensor) -> Tensor:
+        """int64 [T], int32 [W, 3] -> int64 [T]: the tokens, and for -1 - r what row r of ``best`` says: its third
+        number, or its first where that is NOT_DRAWN.
+        """
+        ...
+
     def rope(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """q [T, heads, D], k [T, kv_heads, D], float32 cos and sin [T, D] (halves repeated) -> rotated q, k.
 
@@ -266,13 +288,13 @@ class Kernels(Operations, Protocol):
         ...
 
     def new_kv_cache(self, blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> KvCache:
-        """A zeroed cache of keys and values."""
+        """A zeroed cache of keys and values. ``dtype``: float32, bfloat16, int8 or, not on a CPU, float8_e4m3fn."""
         ...
 
     def write_kv(self, k: Tensor, v: Tensor, cache: KvCache, slots: Tensor) -> None:
         """Writes k, v [T, kv_heads, D] into the cache at ``slots`` int64 [T] (block * block_size + offset). Mutates
         the cache; casts to its dtype, or to int8 with one scale for each token and head: absmax / 127 in float32 (1
-        where all is zero), rounded half to even. What is not finite stays so, in the scale.
+        where all is zero), rounded half to even; e4m3: absmax / 448. What is not finite stays so, in the scale.
         """
         ...
 

@@ -27,6 +27,7 @@ class Ceilings:
     int8_tops: float | None
     reasons: dict[str, str] = field(default_factory=dict)
     float_dtype: str = "bf16"
+    fp8_tflops: float | None = None
 
 
 class Clock:
@@ -101,5 +102,16 @@ class Clock:
             a, b = (torch.randint(-127, 128, (side, side), device=self.device, dtype=torch.int8) for _ in range(2))
             return lambda: torch._int_mm(a, b.t())
 
+        def fp8() -> Work:
+            a, b = (torch.randn(side, side, device=self.device).to(torch.float8_e4m3fn) for _ in range(2))
+            one = torch.ones((), device=self.device)
+            return lambda: torch._scaled_mm(a, b.t(), one, one, out_dtype=torch.bfloat16)
+
         copied = 2 * size / self.seconds([copy()]) / 1e9
-        return Ceilings(copied, peak("bf16_tflops", bf16), peak("int8_tops", int8), reasons)
+        return Ceilings(
+            copied,
+            peak("bf16_tflops", bf16),
+            peak("int8_tops", int8),
+            reasons,
+            fp8_tflops=peak("fp8_tflops", fp8),
+        )

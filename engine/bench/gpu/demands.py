@@ -51,6 +51,7 @@ def _least_share(prefix: str) -> Callable[[Found], float]:
 DEMANDS = (
     Demand("rows whose bits depend on their batch", lambda f: _result(f, "invariance", "rows_different"), 0, "low"),
     Demand("greedy divergences beyond bf16 rounding", lambda f: _result(f, "greedy", "beyond_rounding"), 0, "low"),
+    Demand("drawn tokens that are not the host's", lambda f: _result(f, "draws", "different"), 0, "low"),
     Demand("decode attention, share of bandwidth", _least_share("attention decode"), 0.7, "high"),
     Demand("int4 products at batch 1-8, share of bandwidth", _least_share("products w4a16"), 0.7, "high"),
     Demand("int8 products at batch 1-8, share of bandwidth", _least_share("products w8a8"), 0.7, "high"),

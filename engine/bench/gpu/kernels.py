@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -17,11 +17,15 @@ from torch import Tensor
 from engine.bench.gpu.clock import Ceilings, Clock
 from engine.bench.gpu.models import SHAPES, SPECS, linears_of, random_tensors
 from engine.kernels.cuda.graphs import Work
+from engine.kernels.draws import row_of
 from engine.kernels.interface import AttentionMeta, Heads, Kernels, KvCache, StepInput
+from engine.request import SamplingParams
 
 BEYOND_CACHE, MOST_COPIES = 2**28, 64
 BATCHES, CONTEXTS, PROMPT, BLOCK = (1, 2, 4, 8), (1024, 4096), 2048, 16
-PROMPT_SCHEMES = ("bf16", "w8a8", "w4a16")
+DRAWS: dict[str, dict[str, Any]] = {"": {}, "top_k": {"top_k": 50}, "top_p": {"top_p": 0.95}}
+PROMPT_SCHEMES = ("bf16", "w8a8", "w4a16", "fp8")
+FACTORS: dict[str, Literal["float", "int8", "fp8"]] = {"w8a8": "int8", "w4a8": "int8", "fp8": "fp8"}  # others: float
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Case:
-    """``works``: the same work on as many copies of its data. ``integer``: in 8 bits on both sides."""
+    """``works``: the same work on as many copies of its data. ``factors``: what is multiplied."""
 
     operation: str
     scheme: str
@@ -51,7 +55,7 @@ class Case:
     works: list[Work]
     nbytes: int
     operations: int
-    integer: bool = False
+    factors: Literal["float", "int8", "fp8"] = "float"
 
 
 class Cases:
@@ -94,7 +98,7 @@ class Cases:
                         [_call(self.kernels.linear, x, t) for t in turns],
                         w.nbytes + moved,
                         2 * rows * w.in_features * w.out_features,
-                        scheme in {"w8a8", "w4a8"},
+                        FACTORS.get(scheme, "float"),
                     )
 
     def attention(self) -> Iterator[Case]:
@@ -163,6 +167,12 @@ class Cases:
         vocab = self.config["vocab_size"]
         logits = [torch.randn(8, vocab, device=self.device) for _ in range(self.copies(8 * vocab * 4))]
         yield Case("best", "", 8, None, [_call(kernels.best, row) for row in logits], 8 * vocab * 4, 0)
+        largest = [row.amax(dim=1) for row in logits]
+        for name, filters in DRAWS.items():
+            params = SamplingParams(max_tokens=1, temperature=0.8, **filters)
+            how = torch.tensor([row_of(params, seed, 9) for seed in range(8)], device=self.device)
+            works = [_call(kernels.draw, row, top, how) for row, top in zip(logits, largest, strict=True)]
+            yield Case("draw", name, 8, None, works, 8 * vocab * 4, 0)
 
     def step(self, requests: int, tokens: int, context: int) -> StepInput:
         """``tokens`` of each request, the last ones of ``context``; no two requests share a block."""
@@ -209,7 +219,11 @@ def measure(
 def _row(model: str, case: Case, seconds: float, ceilings: Ceilings) -> Row:
     """The bound is the ceiling that the work, at its least, would take longer under."""
     gb, tera = case.nbytes / 1e9, case.operations / 1e12
-    peak, dtype = (ceilings.int8_tops, "int8") if case.integer else (ceilings.bf16_tflops, ceilings.float_dtype)
+    peak, dtype = ceilings.bf16_tflops, ceilings.float_dtype
+    if case.factors == "int8":
+        peak, dtype = ceilings.int8_tops, "int8"
+    elif case.factors == "fp8" and ceilings.fp8_tflops:  # where nothing multiplies it, it is widened
+        peak, dtype = ceilings.fp8_tflops, "fp8"
     by_memory = gb / ceilings.copy_gb_per_s
     by_arithmetic = tera / peak if peak else 0.0
     bound, least = ("copy", by_memory) if by_memory >= by_arithmetic else (f"{dtype} peak", by_arithmetic)

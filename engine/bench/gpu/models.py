@@ -17,6 +17,7 @@ SPECS: dict[str, LinearSpec | None] = {  # of the linears of the layers, by the 
     "w8a8": LinearSpec(pattern="model.layers.*", scheme="w8a8"),
     "w4a16": LinearSpec(pattern="model.layers.*", scheme="w4a16", group_size=GROUP, symmetric=False),
     "w4a8": LinearSpec(pattern="model.layers.*", scheme="w4a8", group_size=GROUP, symmetric=False),
+    "fp8": LinearSpec(pattern="model.layers.*", scheme="fp8"),
 }
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size")
 _LLAMA3_ROPE = {
@@ -77,7 +78,7 @@ def layer_weights(config: dict[str, Any]) -> int:
 
 def weight_bytes(config: dict[str, Any], scheme: str) -> int:
     """About: of everything a model of this scheme holds on the device, embedding and head in bf16."""
-    bits = {"bf16": 16.0, "w8a8": 8.0}.get(scheme, 4.0 + 24.0 / GROUP)
+    bits = {"bf16": 16.0, "w8a8": 8.0, "fp8": 8.0}.get(scheme, 4.0 + 24.0 / GROUP)
     heads = 1 if config["tie_word_embeddings"] else 2
     return int(layer_weights(config) * bits / 8) + heads * int(config["vocab_size"]) * int(config["hidden_size"]) * 2
 
@@ -96,6 +97,10 @@ def random_tensors(outputs: int, inputs: int, scheme: str, device: torch.device,
     if scheme == "w8a8":
         scale = torch.full((outputs, 1), size / 73, device=device)  # 73: the root mean square of -127 ... 127
         return {"weight": integers(-127, 128, (outputs, inputs), torch.int8), "weight_scale": scale}
+    if scheme == "fp8":
+        codes = torch.randn(outputs, inputs, generator=g, device=device, dtype=torch.bfloat16).mul_(100)
+        scale = torch.full((outputs, 1), size / 100, device=device)
+        return {"weight": codes.clamp_(-448, 448).to(torch.float8_e4m3fn), "weight_scale": scale}
     words, groups = (-(2**31), 2**31 - 1), inputs // GROUP
     return {
         "weight_packed": integers(*words, (outputs, inputs // 8), torch.int32),

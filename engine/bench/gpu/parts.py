@@ -97,6 +97,12 @@ def greedy(run: Run) -> Iterator[dict[str, Any]]:
     yield same.greedy(device, host, prompts, tokens)
 
 
+def draws(run: Run) -> Iterator[dict[str, Any]]:
+    session = run.session
+    vocab = int(SHAPES[run.shape("8B")]["vocab_size"])
+    yield same.draws(session.kernels(), session.own.device, vocab, session.toy)
+
+
 def invariance(run: Run) -> Iterator[dict[str, Any]]:
     """Of the artifact; where there is none, of random weights in its shape."""
     session = run.session
@@ -143,6 +149,7 @@ PARTS: dict[str, Part] = {
     "ceilings": ceilings,
     "invariance": invariance,
     "greedy": greedy,
+    "draws": draws,
     "kernels 8B decode": kernel_shares("8B", ["products", "attention"]),
     "steps 8B bf16": steps("8B", "bf16"),
     "C64 135M": beside(None, "C64"),
@@ -154,6 +161,7 @@ PARTS: dict[str, Part] = {
     "kernels 8B others": kernel_shares("8B", ["others"]),
     "kernels 1B": kernel_shares("1B", ["products", "attention"]),
     "kernels 135M": kernel_shares("135M", ["attention", "others"]),
+    "steps 8B fp8": steps("8B", "fp8"),
 }
 
 

@@ -12,6 +12,9 @@ from torch import Tensor
 from engine.batch import BatchEntry
 from engine.bench.engines.drivers.ours import produce
 from engine.core import EngineCore
+from engine.kernels.draws import NOT_DRAWN, draw_rows, row_of
+from engine.kernels.interface import Kernels
+from engine.request import SamplingParams
 from engine.runner import ModelRunner
 
 ROUNDING = 2.0**-6  # of the largest logit: four units in the last place of bf16, which 30 layers easily add up to
@@ -34,6 +37,10 @@ PROMPTS = (
     "Opposites: hot - cold, high - low, fast -",
 )
 LENGTHS, TOY_LENGTHS = (1, 3, 16, 17, 64, 130, 257, 300, 511), (1, 17, 20)
+DRAW_FILTERS: tuple[dict[str, Any], ...] = (
+    {}, {"top_k": 50}, {"top_p": 0.9}, {"min_p": 0.05}, {"top_k": 40, "top_p": 0.8, "min_p": 0.01},
+)  # fmt: skip
+DRAWN_ROWS = 32
 DECODES, ROUNDS, TOY_DECODES, TOY_ROUNDS = 6, 3, 2, 1
 
 
@@ -69,6 +76,22 @@ def greedy(device: EngineCore, host: EngineCore, prompts: list[list[int]], token
         "parted": parted,
         "beyond_rounding": sum(not p["rounding"] for p in parted),
     }
+
+
+def draws(kernels: Kernels, device: torch.device, vocab: int, toy: bool = False) -> dict[str, Any]:
+    """Tokens that are drawn on the device from random logits, beside those that the host draws from them."""
+    rows = 4 if toy else DRAWN_ROWS
+    found = dict.fromkeys(("equal", "left_to_host", "different"), 0)
+    for number, filters in enumerate(DRAW_FILTERS):
+        logits = torch.randn(rows, vocab, generator=torch.Generator().manual_seed(number)) * 3
+        params = SamplingParams(max_tokens=1, temperature=0.5 + 0.3 * number, **filters)
+        how = torch.tensor([row_of(params, seed, 7) for seed in range(rows)])
+        there = logits.to(device)
+        _, largest = kernels.best(there)
+        drawn = kernels.draw(there, largest, how.to(device)).tolist()
+        for mine, right in zip(drawn, draw_rows(logits, largest.cpu(), how), strict=True):
+            found["equal" if mine == right else "left_to_host" if mine == NOT_DRAWN else "different"] += 1
+    return {"rows": rows * len(DRAW_FILTERS), **found}
 
 
 def _last_logits(core: EngineCore, ids: list[int]) -> Tensor:

@@ -316,6 +316,7 @@ class Program:
         dot: bool,
         kept: Any,
     ) -> None:
+        self.draws = False  # csrc knows the largest logit only
         self.row_bytes, self._kept, self._dtype = row_bytes, kept, dtype
         self._run = library.run_program
         self._kinds = [(op.kind, None if op.layer < 0 else op.layer) for op in ops]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine.kernels.draws import COLUMNS
 from engine.kernels.interface import AttentionMeta, StepInput
 
 ALIGNMENT = 16  # of a field's bytes
@@ -35,6 +36,7 @@ class Layout:
             (a_row, (self.rows,)),  # positions
             (a_row, (self.rows,)),  # slots
             (a_row, (self.wanted,)),
+            (a_row, (self.wanted, COLUMNS)),  # draws
             (a_request, (self.requests + 1,)),  # query starts
             (a_request, (self.requests,)),  # context lengths
             (a_request, (self.requests, self.blocks)),
@@ -51,13 +53,15 @@ class Layout:
             size = math.prod(shape) * dtype.itemsize
             found.append(buffer[at : at + size].view(dtype).view(shape))
             at += _padded(dtype, shape)
-        tokens, positions, slots, wanted, starts, lengths, tables = found
-        return StepInput(tokens, positions, slots, AttentionMeta(starts, lengths, tables), wanted)
+        tokens, positions, slots, wanted, draws, starts, lengths, tables = found
+        return StepInput(tokens, positions, slots, AttentionMeta(starts, lengths, tables), wanted, draws)
 
 
 def fill(into: StepInput, step: StepInput) -> None:
     """Copies ``step`` to the front of ``into``, which has at least its rows, requests, wanted rows and blocks; the
-    tables of its requests are filled up with 0. What lies behind stays as it is."""
+    tables of its requests are filled up with 0, and so are draws where it has none. What lies behind stays as it is."""
+    assert into.draws is not None  # every layout has them
+    into.draws[: len(step.wanted)] = 0 if step.draws is None else step.draws
     for target, source in (
         (into.tokens, step.tokens),
         (into.positions, step.positions),
@@ -75,6 +79,8 @@ def fill(into: StepInput, step: StepInput) -> None:
 def pad(into: StepInput, first: int, scratch: int, block_size: int) -> None:
     """Makes requests of one token in the scratch block of what lies from request ``first`` on in a decode step."""
     count = len(into.tokens)
+    assert into.draws is not None  # every layout has them
+    into.draws[first:] = 0
     into.tokens[first:] = 0
     into.positions[first:] = 0
     into.slots[first:] = scratch * block_size

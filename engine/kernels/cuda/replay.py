@@ -1,10 +1,14 @@
-"""A model's step on a device: decode steps as recorded graphs, others one operation after the other."""
+"""A model's step on a device: decode steps as recorded graphs, others one operation after the other; then draws.
+
+A step may begin before the tokens of the one before are known here: a token -1 - r in its input stands for what was
+drawn from row r then, which lies on the device.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -12,11 +16,13 @@ from torch import Tensor
 
 from engine.kernels.cuda.graphs import CaptureError, Graphs
 from engine.kernels.cuda.layout import Layout, fill, is_decode, pad
-from engine.kernels.cuda.transfers import Pending, Transfers
+from engine.kernels.cuda.transfers import Fetched, Pending, Transfers
+from engine.kernels.draws import NOT_DRAWN
 from engine.kernels.interface import Kernels, KvCache, Model, StepInput, StepOutput, StepSizes
 
 log = logging.getLogger(__name__)
 NARROWEST_TOKENS, WIDENING = 1024, 4  # of the contexts that a class of graphs reaches
+UNREAD = 2  # steps whose results may be on their way at once
 
 
 class Results(NamedTuple):
@@ -24,7 +30,7 @@ class Results(NamedTuple):
 
     hidden: Tensor  # [W, hidden]
     logits: Tensor  # float32 [W, vocab]
-    best: Tensor  # int32 [W, 2]: the token, the bits of its float32 logit
+    best: Tensor  # int32 [W, 3]: the token of the largest logit, the bits of that, the token drawn or NOT_DRAWN
 
     def first(self, rows: int) -> Results:
         return Results(self.hidden[:rows], self.logits[:rows], self.best[:rows])
@@ -77,15 +83,18 @@ class DeviceReplay:
         self._transfers, self._device = transfers, transfers.device
         self._block_size = caches[0].block_size
         self._scratch = int(caches[0].k.shape[0]) - 1
-        self._best_host = transfers.buffer(0)
+        self._hosts = [transfers.buffer(0) for _ in range(UNREAD)]
+        self.draws = True
         self.graphs: dict[tuple[int, int], DecodeGraph] = {}
         self._requests = batch_classes(sizes.requests)
         self._blocks = width_classes(sizes.context, self._block_size)
         self.graphs_reason = "switched off" if graphs is None else "available"
         found = self.rehearse(sizes)
+        rows = self._requests[-1]
+        self._last = found.best.new_zeros(rows, 3)  # of the last step with logits, for the one that follows it
         if graphs is not None:
-            rows = self._requests[-1]
-            self._kept = Results(*(t.new_empty(rows, *t.shape[1:]) for t in found))  # of all graphs; one runs at a time
+            hidden, logits = (t.new_empty(rows, t.shape[1]) for t in (found.hidden, found.logits))
+            self._kept = Results(hidden, logits, self._last)  # of all graphs; one runs at a time
             del found  # the graphs may have its memory
             self._capture_all(graphs)
 
@@ -102,7 +111,13 @@ class DeviceReplay:
         there = layout.views(inputs)
         if not with_logits:
             return StepOutput(self._model.run(self._kernels, there, self._caches), None)
-        return self._told(self._compute(there))
+        if bool((step.tokens < 0).any()):
+            there = self._followed(there)
+        results = self._compute(there)
+        if step.draws is not None:
+            self._draw(results, there)
+        self._last[: len(results.best)] = results.best
+        return self._told(results)
 
     def profile(self, on: bool) -> list[tuple[str, int | None, float]]:
         """Nothing: the operations of a device have no clock of their own here."""
@@ -125,23 +140,38 @@ class DeviceReplay:
         step.meta.block_tables.fill_(self._scratch)
         inputs = torch.empty(layout.nbytes, dtype=torch.uint8, device=self._device)
         self._transfers.send(layout.nbytes, lambda host: fill(layout.views(host), step), inputs)
-        return self._compute(layout.views(inputs))
+        there = layout.views(inputs)
+        results = self._compute(there)
+        self._draw(results, there)
+        return results
 
     def _compute(self, there: StepInput) -> Results:
         hidden = self._model.run(self._kernels, there, self._caches)
         logits = self._kernels.logits(hidden, self._model.head)
         tokens, values = self._kernels.best(logits)
-        best = torch.stack([tokens.to(torch.int32), values.view(torch.int32)], dim=1)
+        first = tokens.to(torch.int32)
+        best = torch.stack([first, values.view(torch.int32), torch.full_like(first, NOT_DRAWN)], dim=1)
         return Results(hidden, logits, best)
+
+    def _followed(self, there: StepInput) -> StepInput:
+        return replace(there, tokens=self._kernels.follow(there.tokens, self._last))
+
+    def _draw(self, results: Results, there: StepInput) -> None:
+        """Not in a graph: most steps draw nothing, and while a graph runs there is time to launch this."""
+        assert there.draws is not None  # every layout has them
+        largest = results.best[:, 1].contiguous().view(torch.float32)
+        results.best[:, 2] = self._kernels.draw(results.logits, largest, there.draws[: len(largest)])
 
     def _told(self, results: Results) -> StepOutput:
         """Tokens and logits of the best set out for the host."""
         rows = len(results.best)
-        if len(self._best_host) < 8 * rows:
-            self._best_host = self._transfers.buffer(8 * rows)
-        host = self._best_host[: 8 * rows].view(torch.int32).view(rows, 2)
-        wait = self._transfers.fetch(results.best, host)
-        return StepOutput(results.hidden, results.logits, Pending(host, wait))
+        self._hosts = [*self._hosts[1:], self._hosts[0]]
+        if len(self._hosts[0]) < 12 * rows:
+            self._hosts[0] = self._transfers.buffer(12 * rows)
+        host = self._hosts[0][: 12 * rows].view(torch.int32).view(rows, 3)
+        fetched = Fetched(host, self._transfers.fetch(results.best, host))
+        best, drawn = Pending(fetched, lambda f: f.found()[0]), Pending(fetched, lambda f: f.found()[1])
+        return StepOutput(results.hidden, results.logits, best, drawn)
 
     # Graphs
 
@@ -162,7 +192,7 @@ class DeviceReplay:
         there, kept = layout.views(inputs), self._kept.first(layout.requests)
 
         def work() -> None:
-            for keep, new in zip(kept, self._compute(there), strict=True):
+            for keep, new in zip(kept, self._compute(self._followed(there)), strict=True):
                 keep.copy_(new)
 
         return DecodeGraph(layout, inputs, graphs.capture(work))
@@ -182,7 +212,10 @@ class DeviceReplay:
 
         self._transfers.send(graph.layout.nbytes, write, graph.inputs)
         graph.run()
-        return self._told(self._kept.first(requests))
+        results = self._kept.first(requests)
+        if step.draws is not None:
+            self._draw(results, graph.layout.views(graph.inputs))
+        return self._told(results)
 
     def _padded(self, step: StepInput, first: int) -> None:
         pad(step, first, self._scratch, self._block_size)

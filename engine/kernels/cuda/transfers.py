@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import overload
+from typing import TypeVar, overload
 
 import torch
 from torch import Tensor
 
+T = TypeVar("T")
 RING = 2  # buffers of step inputs: one may still be on its way while the next is filled
 
 
@@ -52,28 +53,41 @@ class Transfers:
         return event
 
 
-class Pending(Sequence[tuple[int, float]]):
-    """(token, its logit) of each row, on their way from the device; who looks first waits for them. To be looked at
-    before the next step begins."""
+class Fetched:
+    """Of each row (token, its logit) and what was drawn, on their way from the device; who looks first waits for them.
+    To be looked at before the next step but one begins."""
 
     def __init__(self, host: Tensor, wait: Callable[[], None]) -> None:
-        """``host`` int32 [rows, 2]: a token, and the bits of its float32 logit."""
+        """``host`` int32 [rows, 3]: a token, the bits of its float32 logit, the token drawn."""
         self._host, self._wait = host, wait
-        self._pairs: list[tuple[int, float]] | None = None
+        self._found: tuple[list[tuple[int, float]], list[int]] | None = None
 
     def __len__(self) -> int:
         return len(self._host)
 
-    @overload
-    def __getitem__(self, at: int) -> tuple[int, float]: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[tuple[int, float]]: ...
-    def __getitem__(self, at: int | slice) -> tuple[int, float] | list[tuple[int, float]]:
-        if self._pairs is None:
+    def found(self) -> tuple[list[tuple[int, float]], list[int]]:
+        if self._found is None:
             self._wait()
-            tokens, logits = self._host[:, 0].tolist(), self._host[:, 1].view(torch.float32).tolist()
-            self._pairs = list(zip(tokens, logits, strict=True))
-        return self._pairs[at]
+            tokens, logits, drawn = self._host[:, 0], self._host[:, 1].view(torch.float32), self._host[:, 2]
+            self._found = list(zip(tokens.tolist(), logits.tolist(), strict=True)), drawn.tolist()
+        return self._found
+
+
+class Pending(Sequence[T]):
+    """One of the two lists of ``Fetched``."""
+
+    def __init__(self, results: Fetched, of: Callable[[Fetched], list[T]]) -> None:
+        self._results, self._of = results, of
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[T]: ...
+    def __getitem__(self, at: int | slice) -> T | list[T]:
+        return self._of(self._results)[at]
 
 
 def _nothing() -> None:

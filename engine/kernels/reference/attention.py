@@ -35,7 +35,8 @@ def _gather(stored: Tensor, scale: Tensor | None, table: Tensor, length: int) ->
     blocks = table[: -(-length // block_size)].long()
     chunks = -(-length // CHUNK)
     flat = torch.zeros(chunks * CHUNK, kv_heads, dim)
-    flat[:length] = stored[blocks].reshape(-1, kv_heads, dim)[:length].float()
+    held = stored[blocks].reshape(-1, kv_heads, dim)[:length]
+    flat[:length] = (held.view(torch.float8_e4m3fn) if held.dtype == torch.uint8 else held).float()
     if scale is not None:
         flat[:length] *= scale[blocks].reshape(-1, kv_heads)[:length, :, None]
     return flat.view(chunks, CHUNK, kv_heads, dim).transpose(1, 2).contiguous()

@@ -12,7 +12,7 @@ from torch import Tensor
 from engine.artifact import GROUPED, LinearSpec
 from engine.kernels.composed import Composed
 from engine.kernels.errors import UnavailableError
-from engine.kernels.interface import Activation, AttentionMeta, KvCache, Model, PackedLinear, StepSizes
+from engine.kernels.interface import CODES, SCALED, Activation, AttentionMeta, KvCache, Model, PackedLinear, StepSizes
 from engine.kernels.reference import attention, packing
 from engine.kernels.reference.matmul import fused_multiply_add, row_tile, tiled_linear
 
@@ -123,9 +123,9 @@ class ReferenceKernels(Composed):
         return rotate(q), rotate(k)
 
     def new_kv_cache(self, blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> KvCache:
-        shape = (blocks, block_size, kv_heads, head_dim)
-        k, v = torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)
-        return KvCache(k, v, torch.zeros(shape[:3]), torch.zeros(shape[:3])) if dtype == torch.int8 else KvCache(k, v)
+        shape, stored = (blocks, block_size, kv_heads, head_dim), CODES.get(dtype, dtype)
+        k, v = torch.zeros(shape, dtype=stored), torch.zeros(shape, dtype=stored)
+        return KvCache(k, v, torch.zeros(shape[:3]), torch.zeros(shape[:3])) if stored in SCALED else KvCache(k, v)
 
     def write_kv(self, k: Tensor, v: Tensor, cache: KvCache, slots: Tensor) -> None:
         block, offset = slots // cache.block_size, slots % cache.block_size
@@ -133,8 +133,8 @@ class ReferenceKernels(Composed):
             if scales is None:
                 stored[block, offset] = x.to(stored.dtype)
             else:
-                q, scale = quantise_rows(x)
-                stored[block, offset], scales[block, offset] = q, scale[..., 0]
+                q, scale = quantise_rows(x) if stored.dtype == torch.int8 else quantise_rows_fp8(x)
+                stored[block, offset], scales[block, offset] = q.view(stored.dtype), scale[..., 0]
 
     def paged_attention(
         self, q: Tensor, cache: KvCache, meta: AttentionMeta, scale: float, window: int | None = None

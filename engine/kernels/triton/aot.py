@@ -25,6 +25,7 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompiledKernel
 
+from engine.kernels.draws import COLUMNS
 from engine.kernels.interface import AttentionMeta, Heads, PackedLinear, StepInput
 from engine.kernels.triton.backend import TritonKernels
 from engine.kernels.triton.launch import INTERPRETED, options
@@ -39,10 +40,12 @@ POINTERS = {
     torch.uint8: "*u8",
     torch.int32: "*i32",
     torch.int64: "*i64",
+    torch.float64: "*fp64",
 }
 HIDDEN, INTERMEDIATE, VOCAB, BLOCK_SIZE = 4096, 14336, 128_256, 16
 HEADS = Heads(32, 8, 128)
-SCHEMES = ("bf16", "w8a8", "w4a16", "w4a8")
+SCHEMES = ("bf16", "w8a8", "w4a16", "w4a8", "fp8")
+NATIVE_FP8 = {"sm_90"}  # targets whose instructions multiply e4m3 codes: launch.has_fp8
 GROUP = 128
 ROWS = (1, 48, 2048)  # a row for each class of tiles
 
@@ -58,6 +61,11 @@ class Launch:
     aligned: tuple[int, ...]  # arguments that 16 divides
     warps: int
     stages: int
+
+    def is_for(self, target: str) -> bool:
+        """Whether it is launched there."""
+        native = self.constants.get("NATIVE")
+        return native is None or native == (target in NATIVE_FP8)
 
     @property
     def key(self) -> str:
@@ -115,17 +123,19 @@ class Recorder:
 def launches(dtype: torch.dtype = torch.bfloat16, rows: Sequence[int] = ROWS) -> list[Launch]:
     """What the operations of an 8B model's layers launch, for steps of so many rows."""
     recorder = Recorder()
-    kernels = TritonKernels(dtype, device=torch.device("meta"), launch=recorder)
-    with torch.device("meta"):
+    device = torch.device("meta")
+    kernels, native = (TritonKernels(dtype, device=device, launch=recorder, native_fp8=n) for n in (False, True))
+    with device:
         for count in rows:
-            _products(kernels, count)
+            _products(kernels, count, SCHEMES)
+            _products(native, count, ("fp8",))
             _attention(kernels, count)
         _rows(kernels)
     return list(recorder.found.values())
 
 
-def _products(kernels: TritonKernels, count: int) -> None:
-    for scheme in SCHEMES:
+def _products(kernels: TritonKernels, count: int, schemes: Sequence[str]) -> None:
+    for scheme in schemes:
         x = torch.empty(count, HIDDEN, dtype=kernels.dtype)
         kernels.gated_linear(x, _weight(kernels, scheme, 2 * INTERMEDIATE, HIDDEN), "silu")
         kernels.linear(
@@ -137,8 +147,9 @@ def _products(kernels: TritonKernels, count: int) -> None:
 def _weight(kernels: TritonKernels, scheme: str, n: int, k: int) -> PackedLinear:
     if scheme == "bf16":
         return TritonLinear(scheme, k, n, {"weight": torch.empty(n, k, dtype=kernels.dtype)})
-    if scheme == "w8a8":
-        return TritonLinear(scheme, k, n, {"weight": torch.empty(n, k, dtype=torch.int8), "scale": torch.empty(n)})
+    if scheme in {"w8a8", "fp8"}:
+        codes = torch.empty(n, k, dtype=torch.int8 if scheme == "w8a8" else torch.uint8)
+        return TritonLinear(scheme, k, n, {"weight": codes, "scale": torch.empty(n)})
     own = {
         "codes": torch.empty(n, k // 2, dtype=torch.uint8),
         "scale": torch.empty(n, k // GROUP, dtype=torch.bfloat16),
@@ -164,7 +175,7 @@ def _attention(kernels: TritonKernels, count: int) -> None:
     )
     turns = torch.empty(8192, HEADS.dim // 2)
     qkv = torch.empty(count, (HEADS.heads + 2 * HEADS.kv_heads) * HEADS.dim, dtype=kernels.dtype)
-    for kv_dtype in (kernels.dtype, torch.int8):
+    for kv_dtype in (kernels.dtype, torch.int8, torch.float8_e4m3fn):
         cache = kernels.new_kv_cache(1024, BLOCK_SIZE, HEADS.kv_heads, HEADS.dim, kv_dtype)
         for about in (HEADS, normed):
             q = kernels.queries(qkv, about, turns, turns, step, cache)
@@ -180,6 +191,8 @@ def _rows(kernels: TritonKernels) -> None:
     for activation in ("silu", "gelu_tanh"):
         kernels.gated_mul(torch.empty(48, 2 * INTERMEDIATE, dtype=kernels.dtype), activation)
     kernels.best(torch.empty(48, VOCAB))
+    kernels.follow(torch.empty(48, dtype=torch.int64), torch.empty(48, 3, dtype=torch.int32))
+    kernels.draw(torch.empty(48, VOCAB), torch.empty(48), torch.empty(48, COLUMNS, dtype=torch.int64))
     q, turns = torch.empty(48, HEADS.heads, HEADS.dim, dtype=kernels.dtype), torch.empty(48, HEADS.dim)
     kernels.rope(q, q, turns, turns)
 
@@ -244,14 +257,17 @@ def _resources(asm: dict[str, Any]) -> tuple[int | None, int | None]:
 def compiled(found: Sequence[Launch], targets: Sequence[str]) -> Iterator[Compiled]:
     for launch in found:
         for target in targets:
-            yield compile_for(launch, target)
+            if launch.is_for(target):
+                yield compile_for(launch, target)
 
 
 def first_of_each(found: Sequence[Launch]) -> list[Launch]:
     """Each kernel once for each class of tiles and kind of cache, as it is launched first."""
     first: dict[tuple[Any, ...], Launch] = {}
     for launch in found:
-        first.setdefault((launch.name, *(launch.constants.get(name) for name in ("ROWS", "QUANTISED"))), launch)
+        kind = (launch.constants.get("ROWS"), launch.constants.get("NATIVE"))
+        written = (launch.signature.get("k_cache"), launch.signature.get("q"))
+        first.setdefault((launch.name, *kind, *written), launch)
     return list(first.values())
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from engine.artifact import LinearSpec
 from engine.kernels.composed import Composed
+from engine.kernels.draws import NOT_DRAWN
 from engine.kernels.errors import UnavailableError
 from engine.kernels.interface import (
+    CODES,
+    SCALED,
     Activation,
     AttentionMeta,
     Heads,
@@ -23,13 +25,15 @@ from engine.kernels.interface import (
     StepInput,
     StepSizes,
 )
-from engine.kernels.reference.backend import quantise_rows_fp8
-from engine.kernels.triton.jit import attention, heads, products, rows
+from engine.kernels.triton.jit import attention, heads, products, rows, sampling
 from engine.kernels.triton.launch import (
+    DRAW_BLOCK,
+    DRAW_WAYS,
     INTERPRETED,
     SPLIT_PROGRAMS,
     AttentionTile,
     contiguous_rows,
+    has_fp8,
     next_power,
     product_tile,
     row_tile,
@@ -39,6 +43,7 @@ from engine.kernels.triton.weights import TritonLinear, pack
 
 NO_WINDOW = 1 << 30  # longer than any context
 BEST_PART = 4096  # logits a program looks at
+FOLLOW_BLOCK = 128  # tokens
 
 
 class TritonKernels(Composed):
@@ -57,10 +62,12 @@ class TritonKernels(Composed):
         tile: AttentionTile | None = None,
         split_programs: int = SPLIT_PROGRAMS,
         launch: Callable[..., None] | None = None,
+        native_fp8: bool | None = None,
     ) -> None:
         """``threads``: of PyTorch, for what the host computes. ``device``: of what is allocated here; None: the current
         GPU, or in the interpreter the CPU. ``tile`` and ``split_programs``: of attention, see launch.py. ``launch``:
-        what is done instead of ``launch.run``, with any device.
+        what is done instead of ``launch.run``, with any device. ``native_fp8``: whether products of e4m3 codes are left
+        to instructions for them; None: where there are such.
 
         Raises:
             UnavailableError: neither a GPU nor the interpreter is there.
@@ -76,6 +83,7 @@ class TritonKernels(Composed):
         self.dtype, self.device, self.torch_threads = dtype, device, threads
         self._launch = launch or run
         self.tile, self.split_programs = tile or AttentionTile(), split_programs
+        self.native_fp8 = has_fp8(device) if native_fp8 is None else native_fp8
 
     # Weights and products
 
@@ -93,8 +101,6 @@ class TritonKernels(Composed):
 
     def _product(self, x: Tensor, w: PackedLinear, dtype: torch.dtype, gate: Activation | None) -> Tensor:
         assert isinstance(w, TritonLinear)  # nothing else comes out of pack_linear
-        if w.scheme == "fp8":
-            return self._scaled(x, w, dtype, gate)
         x = x.contiguous()
         count, own, tile = x.shape[0], w.tensors, product_tile(x.shape[0])
         out = x.new_empty(count, w.out_features // (1 if gate is None else 2), dtype=dtype)
@@ -111,14 +117,18 @@ class TritonKernels(Composed):
         how = {"warps": tile.warps, "stages": tile.stages}
         if w.scheme in {"w8a8", "w4a8"}:
             x, scales = self.quantise(x)
+        elif w.scheme == "fp8":
+            x, scales = self.quantise(x, torch.uint8)
         if w.scheme in {"bf16", "w8a16"}:
             constants["DEPTH"] = max(16, tile.depth_bytes // self.dtype.itemsize)
             self._launch(products.dense, grid, x, own["weight"], w.bias, out, *shape, **constants, **how)
-        elif w.scheme == "w8a8":
+        elif w.scheme in {"w8a8", "fp8"}:
             constants |= {"DEPTH": tile.depth_bytes, "DTYPE": rounded}
-            self._launch(
-                products.int8, grid, x, scales, own["weight"], own["scale"], w.bias, out, *shape, **constants, **how
-            )
+            kernel = products.int8
+            if w.scheme == "fp8":
+                kernel = products.fp8
+                constants |= {"NATIVE": self.native_fp8}
+            self._launch(kernel, grid, x, scales, own["weight"], own["scale"], w.bias, out, *shape, **constants, **how)
         else:
             packed = (own["codes"], own["scale"], own["zero"], w.bias, out, *shape, w.group)
             constants |= {"HALF": w.half, "PART": max(32 if w.scheme == "w4a8" else 16, w.half)}
@@ -128,19 +138,11 @@ class TritonKernels(Composed):
                 self._launch(products.int4, grid, x, *packed, **constants, **how)
         return out
 
-    def _scaled(self, x: Tensor, w: TritonLinear, dtype: torch.dtype, gate: Activation | None) -> Tensor:
-        """Sums of e4m3 codes, whose products float32 holds exactly; rows are quantised by the reference, whose
-        operations are exact or of single elements."""
-        codes, row_scales = quantise_rows_fp8(x)
-        plain = replace(w, scheme="bf16", bias=None)
-        out = self._product(codes.to(self.dtype), plain, torch.float32, None) * row_scales * w.tensors["scale"]
-        out = (out if w.bias is None else out + w.bias.float()).to(dtype)
-        return out if gate is None else self.gated_mul(out, gate)
-
-    def quantise(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """x [T, K], contiguous -> (int8 [T, K], float32 scales [T]), as the reference's ``quantise_rows``."""
+    def quantise(self, x: Tensor, dtype: torch.dtype = torch.int8) -> tuple[Tensor, Tensor]:
+        """x [T, K], contiguous -> (int8 [T, K], float32 scales [T]), as the reference's ``quantise_rows``; uint8: e4m3
+        codes, as its ``quantise_rows_fp8``."""
         count, width = x.shape
-        q, scales = x.new_empty(x.shape, dtype=torch.int8), x.new_empty(count, dtype=torch.float32)
+        q, scales = x.new_empty(x.shape, dtype=dtype), x.new_empty(count, dtype=torch.float32)
         tile = row_tile(width)
         self._launch(
             rows.quantise_rows, (tile.grid(count),), x, q, scales, count, width,
@@ -184,9 +186,7 @@ class TritonKernels(Composed):
 
     def best(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """float32 [W, vocab] -> (int64 [W], float32 [W]): the first of the largest and its value, NaN where a row has
-        one. That is a greedy draw. Draws with a temperature stay on the host (engine.draw): their noise is defined in
-        float64 on the bits of its logarithms, which no device has, and a row in ten thousand would draw another token.
-        """
+        one: a greedy draw."""
         count, vocab = logits.shape
         parts = -(-vocab // BEST_PART)
         values, value = logits.new_empty(count, parts), logits.new_empty(count)
@@ -198,6 +198,36 @@ class TritonKernels(Composed):
             rows.best_of_parts, (count,), values, places, value, place, parts, BLOCK=next_power(parts), warps=1,
         )  # fmt: skip
         return place, value
+
+    def draw(self, logits: Tensor, largest: Tensor, draws: Tensor) -> Tensor:
+        """See engine.kernels.interface.Kernels.draw; what the host is left to tell: jit/sampling.py."""
+        count, vocab = logits.shape
+        if vocab > sampling.NO_ID.value:
+            return draws.new_full((count,), NOT_DRAWN)  # a rank has no room for so many tokens
+        logits, largest, draws = logits.contiguous(), largest.contiguous(), draws.contiguous()
+        parts = -(-vocab // BEST_PART)
+        surely, perhaps, tokens = (draws.new_empty(count) for _ in range(3))
+        firsts, seconds = (logits.new_empty(count, parts, dtype=torch.float64) for _ in range(2))
+        places = logits.new_empty(count, parts, dtype=torch.int32)
+        rows_of = (logits, largest, draws)
+        self._launch(
+            sampling.limits, (count,), *rows_of, surely, perhaps, vocab, WAYS=DRAW_WAYS, BLOCK=DRAW_BLOCK, warps=8
+        )  # fmt: skip
+        self._launch(
+            sampling.race_of_part, (count, parts), *rows_of, perhaps, firsts, seconds, places, vocab, parts,
+            BLOCK=BEST_PART, warps=8,
+        )  # fmt: skip
+        self._launch(
+            sampling.race_of_parts, (count,), *rows_of, surely, firsts, seconds, places, tokens, vocab, parts,
+            BLOCK=next_power(parts), warps=1,
+        )  # fmt: skip
+        return tokens
+
+    def follow(self, tokens: Tensor, best: Tensor) -> Tensor:
+        best, out = best.contiguous(), torch.empty_like(tokens)
+        count, block = len(tokens), FOLLOW_BLOCK
+        self._launch(rows.follow, (-(-count // block),), tokens, best, out, count, BLOCK=block, warps=1)
+        return out
 
     # Attention
 
@@ -231,9 +261,9 @@ class TritonKernels(Composed):
 
     def new_kv_cache(self, blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> KvCache:
         """A head's tokens of a block are neighbours in memory."""
-        shape = (blocks, kv_heads, block_size, head_dim)
-        k, v = (torch.zeros(shape, dtype=dtype, device=self.device).transpose(1, 2) for _ in range(2))
-        if dtype != torch.int8:
+        shape, stored = (blocks, kv_heads, block_size, head_dim), CODES.get(dtype, dtype)
+        k, v = (torch.zeros(shape, dtype=stored, device=self.device).transpose(1, 2) for _ in range(2))
+        if stored not in SCALED:
             return KvCache(k, v)
         k_scale, v_scale = (torch.zeros(shape[:3], device=self.device).transpose(1, 2) for _ in range(2))
         return KvCache(k, v, k_scale, v_scale)
@@ -258,14 +288,15 @@ class TritonKernels(Composed):
         tokens, own_heads, dim = q.shape
         kv_heads, requests, tile = cache.k.shape[2], len(meta.context_lens), self.tile
         group = own_heads // kv_heads
-        tiles = tokens // (tile.rows // group) + requests
+        tile_rows = max(tile.rows, next_power(group))  # a token's heads stay together
+        tiles = tokens // (tile_rows // group) + requests
         chunks = -(-meta.block_tables.shape[1] * cache.block_size // tile.chunk)
         split = chunks > 1 and tokens * kv_heads <= self.split_programs
         sizes = (chunks, tokens, own_heads) if split else (0, 0, 0)
         part_acc = q.new_empty(*sizes, dim, dtype=torch.float32)
         part_highest, part_total = (q.new_empty(sizes, dtype=torch.float32) for _ in range(2))
         seen = NO_WINDOW if window is None else window
-        constants = {"GROUP": group, "ROWS": tile.rows, "CHUNK": tile.chunk, "BLOCK_D": next_power(dim, 16)}
+        constants = {"GROUP": group, "ROWS": tile_rows, "CHUNK": tile.chunk, "BLOCK_D": next_power(dim, 16)}
         where = (meta.query_starts, meta.context_lens)
         self._launch(
             attention.attend, (tiles, kv_heads, chunks if split else 1),

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 import triton
 from torch import Tensor
 
@@ -40,6 +41,16 @@ def options(backend: str, warps: int, stages: int) -> dict[str, Any]:
     """
     own = {"enable_fp_fusion": False, "num_warps": warps, "num_stages": stages}
     return own | {"matrix_instr_nonkdim": 16, "num_stages": min(stages, 2)} if backend == "hip" else own
+
+
+FP8_CAPABILITY = (8, 9)  # from which on a multiprocessor multiplies e4m3 as torch.float8_e4m3fn has it
+
+
+def has_fp8(device: torch.device) -> bool:
+    """AMD's gfx942 multiplies another e4m3 (fnuz): codes are widened there, as on older GPUs."""
+    if INTERPRETED or device.type != "cuda" or torch.version.hip is not None:
+        return False
+    return bool(torch.cuda.get_device_capability(device) >= FP8_CAPABILITY)
 
 
 class RowTile(NamedTuple):
@@ -104,6 +115,8 @@ class AttentionTile(NamedTuple):
     stages: int = 2
 
 
+# Ranks that a pass over a row's logits asks about, logits at a time: each thread of eight warps holds 32 float64.
+DRAW_WAYS, DRAW_BLOCK = 8, 4096 if INTERPRETED else 1024
 SPLIT_PROGRAMS = 512  # from so many queries times KV heads on, a device is busy without splitting; costs memory if high
 
 

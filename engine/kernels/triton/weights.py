@@ -19,7 +19,7 @@ class TritonLinear(PackedLinear):
     bf16          weight [N, K] in the compute dtype
     w8a8          weight int8 [N, K], scale float32 [N]
     w8a16         weight [N, K] in the compute dtype: right, not small
-    fp8           weight [N, K], e4m3 codes in the compute dtype, which has them exactly; scale float32 [N]
+    fp8           weight uint8 [N, K], e4m3 codes; scale float32 [N]
     w4a16, w4a8   codes uint8 [N, K / 2], scale bf16 or float32 [N, K / group], zero uint8 [N, K / group]
 
     Byte ``b * half + j`` of a row of codes has input ``2 * b * half + j`` in its low bits, and ``half`` further on in
@@ -75,7 +75,7 @@ def pack(
     elif scheme == "fp8":
         codes, scale = packing.unpack_fp8(tensors)
         n, k = codes.shape
-        own = {"weight": codes.to(dtype), "scale": scale.view(-1).contiguous()}
+        own = {"weight": codes.view(torch.uint8), "scale": scale.view(-1).contiguous()}
     else:
         weight = packing.check_dtype(tensors, "weight", torch.bfloat16, torch.float32, torch.float16)
         n, k = weight.shape

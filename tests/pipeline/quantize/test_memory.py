@@ -37,10 +37,12 @@ def test_planned_weights_are_those_of_the_kernels(
     assert planned == pytest.approx(held, rel=0.05)  # panels are padded, which small layers feel; what the gate allows
 
 
-def test_a_device_holds_codes_in_the_compute_dtype(base: Path, tmp_path: Path) -> None:
-    made = make({"recipe": "fp8"}, base, tmp_path)
-    device, stored = CONFIG.model_copy(update={"backend": "cuda"}), read_manifest(made).weight_bytes
-    narrow, wide = (weights_in_memory(made, device, dtype) - stored for dtype in ("bfloat16", "float32"))
+def test_a_device_holds_8_bit_floats_as_they_are_stored(base: Path, tmp_path: Path) -> None:
+    device = CONFIG.model_copy(update={"backend": "cuda"})
+    codes, integers = (make({"recipe": name}, base, tmp_path / name) for name in ("fp8", "int8-weight-only"))
+    stored = read_manifest(codes).weight_bytes
+    assert weights_in_memory(codes, device, "bfloat16") == weights_in_memory(codes, device, "float32") == stored
+    narrow, wide = (weights_in_memory(integers, device, d) - stored for d in ("bfloat16", "float32"))
     assert wide == 3 * narrow > 0
 
 

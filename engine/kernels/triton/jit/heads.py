@@ -8,7 +8,7 @@ own (engine.kernels.composed).
 import triton
 import triton.language as tl
 
-from engine.kernels.triton.jit.language import convert, device, narrow, quantise, row_sum, widen
+from engine.kernels.triton.jit.language import convert, device, narrow, quantise, quantise_e4m3, row_sum, widen
 
 
 @device
@@ -27,9 +27,15 @@ def store_kv(
     seen = there[:, None] & (column < dim)[None, :]
     at = cache + (block * stride_block + offset * stride_token + head * stride_head)[:, None] + column[None, :]
     if QUANTISED:
-        values, scale = quantise(widen(x))
-        tl.store(at, values, mask=seen)
-        tl.store(scales + block * scale_block + offset * scale_token + head * scale_head, scale, mask=there)
+        scaled_at = scales + block * scale_block + offset * scale_token + head * scale_head
+        if cache.dtype.element_ty == tl.uint8:
+            codes, scale = quantise_e4m3(widen(x))
+            tl.store(at, codes, mask=seen)
+            tl.store(scaled_at, scale, mask=there)
+        else:
+            values, scale = quantise(widen(x))
+            tl.store(at, values, mask=seen)
+            tl.store(scaled_at, scale, mask=there)
     else:
         tl.store(at, convert(x, cache.dtype.element_ty), mask=seen)
 

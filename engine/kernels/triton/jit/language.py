@@ -29,6 +29,10 @@ if INTERPRET.value:
         """[R, C] -> [R]. Whether NaN counts is not said."""
         return tl.reduce(x, 1, tl.standard._elementwise_max)
 
+    def line_max(x):
+        """[C] -> a number. Whether NaN counts is not said."""
+        return tl.reduce(x, 0, tl.standard._elementwise_max)
+
 else:
 
     @triton.jit
@@ -40,6 +44,11 @@ else:
     def row_max(x):
         """[R, C] -> [R]. Whether NaN counts is not said."""
         return tl.max(x, 1)
+
+    @triton.jit
+    def line_max(x):
+        """[C] -> a number. Whether NaN counts is not said."""
+        return tl.max(x, 0)
 
 
 @device
@@ -63,10 +72,36 @@ def narrow(x, dtype: tl.constexpr):
 
 
 @device
+def decode_e4m3(codes, dtype: tl.constexpr, NAN: tl.constexpr):
+    """uint8 to ``dtype``, exactly: the bits of a float16 256 times as small (Micikevicius et al. 2022, table 1). Not
+    NAN: its codes become 480."""
+    bits = ((codes & 0x80).to(tl.int16) << 8) | ((codes & 0x7F).to(tl.int16) << 7)
+    wide = bits.to(tl.float16, bitcast=True).to(tl.float32) * 256.0
+    if NAN:
+        wide = tl.where((codes & 0x7F) == 0x7F, float("nan"), wide)
+    return narrow(wide, dtype)
+
+
+@device
+def encode_e4m3(x):
+    """float32 to uint8, to the nearest, halves to even; what is beyond 448 becomes 448."""
+    size = tl.minimum(tl.abs(x), 448.0)
+    bits = size.to(tl.int32, bitcast=True)
+    normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - (120 << 3)
+    small = ((size * 512.0 + 12582912.0) - 12582912.0).to(tl.int32)  # 1.5 * 2^23: multiples of 2^-9 are left
+    code = tl.where(size < 0.015625, small, normal)
+    code = tl.where(x == x, code, 0x7F) | ((x.to(tl.int32, bitcast=True) >> 24) & 0x80)
+    return code.to(tl.uint8)
+
+
+@device
 def convert(x, dtype: tl.constexpr):
-    """Between bfloat16, float32 and int8 values that ``dtype`` holds; float32 to bfloat16 as ``narrow``."""
+    """Between bfloat16, float32 and int8 values that ``dtype`` holds, and from e4m3 codes, of which those for NaN have
+    a scale that is; float32 to bfloat16 as ``narrow``."""
     if x.dtype == dtype:
         return x
+    elif x.dtype == tl.uint8:
+        return decode_e4m3(x, dtype, False)
     elif INTERPRET:
         return narrow(widen(x), dtype)
     else:
@@ -108,15 +143,28 @@ def activate(x, GELU: tl.constexpr):
 
 
 @device
+def scaled(x, MOST: tl.constexpr):
+    """float32 [R, C], 0 beyond the row's end -> (x / scale, float32 scale [R]), whose largest is MOST."""
+    bad = row_max((x != x).to(tl.int32)) > 0  # the largest of numbers and NaN may be a number
+    largest = row_max(tl.abs(x))
+    scale = tl.div_rn(largest, tl.full(largest.shape, MOST, tl.float32))
+    scale = tl.where(scale == 0.0, 1.0, scale)
+    scale = tl.where(bad, float("nan"), scale)
+    return tl.div_rn(x, tl.broadcast_to(scale[:, None], x.shape)), scale
+
+
+@device
+def quantise_e4m3(x):
+    """As ``quantise``, to uint8: codes, as ``engine.kernels.reference.backend.quantise_rows_fp8``."""
+    q, scale = scaled(x, 448.0)
+    return encode_e4m3(q), scale
+
+
+@device
 def quantise(x):
     """float32 [R, C], 0 beyond the row's end -> (int8 [R, C], float32 scale [R]), as
     ``engine.kernels.reference.backend.quantise_rows``."""
-    bad = row_max((x != x).to(tl.int32)) > 0  # the largest of numbers and NaN may be a number
-    largest = row_max(tl.abs(x))
-    scale = tl.div_rn(largest, tl.full(largest.shape, 127.0, tl.float32))
-    scale = tl.where(scale == 0.0, 1.0, scale)
-    scale = tl.where(bad, float("nan"), scale)
-    q = tl.div_rn(x, tl.broadcast_to(scale[:, None], x.shape))
+    q, scale = scaled(x, 127.0)
     q = (q + 12582912.0) - 12582912.0  # 1.5 * 2^23: what is left is rounded to a whole number, halves to even
     q = tl.where(q == q, q, 0.0)
     return q.to(tl.int8), scale

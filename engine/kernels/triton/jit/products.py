@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.triton.jit.language import activate, device, dot, fused_multiply_add, narrow, widen
+from engine.kernels.triton.jit.language import activate, decode_e4m3, device, dot, fused_multiply_add, narrow, widen
 
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
 
@@ -93,6 +93,41 @@ def int8(
     of_out = tl.load(w_scales + out_at, mask=out_at < outs, other=0.0)
     scaled = acc.to(tl.float32) * of_row[None, :] * of_out[:, None]
     finish(scaled, bias, out, rows, outs, out_at, row, DTYPE, BIAS, GATED, GELU, OUTS, ROWS)
+
+
+@triton.jit
+def fp8(
+    x, x_scales, w, w_scales, bias, out, rows, outs, inputs, DTYPE: tl.constexpr, BIAS: tl.constexpr,
+    GATED: tl.constexpr, GELU: tl.constexpr, OUTS: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
+    NATIVE: tl.constexpr,
+):  # fmt: skip
+    """x [rows, inputs] with a scale each row, w [outs, inputs] with a scale each output, both e4m3 codes. Their
+    products are exact in float32. NATIVE: the tensor cores multiply codes, and add up 128 products in fewer bits than
+    float32 has before they join the sum; otherwise codes become DTYPE, which has them exactly."""
+    out_at, row = outs_of(outs, GATED, OUTS), rows_of(ROWS)
+    if NATIVE:
+        w = w.to(tl.pointer_type(tl.float8e4nv), bitcast=True)
+        x = x.to(tl.pointer_type(tl.float8e4nv), bitcast=True)
+    acc = tl.full([OUTS, ROWS], 0.0, tl.float32)
+    for start in range(0, inputs, DEPTH):
+        at = start + tl.arange(0, DEPTH)
+        known = at < inputs
+        mine = tl.load(
+            w + out_at[:, None] * inputs + at[None, :], mask=(out_at < outs)[:, None] & known[None, :], other=0.0
+        )
+        theirs = tl.load(
+            x + row[:, None] * inputs + at[None, :], mask=(row < rows)[:, None] & known[None, :], other=0.0
+        )
+        if NATIVE:
+            acc = tl.dot(mine, tl.trans(theirs), acc, max_num_imprecise_acc=128)
+        else:
+            acc = dot(decode_e4m3(mine, DTYPE, True), tl.trans(decode_e4m3(theirs, DTYPE, True)), acc)
+    of_row = tl.load(x_scales + row, mask=row < rows, other=0.0)
+    of_out = tl.load(w_scales + out_at, mask=out_at < outs, other=0.0)
+    finish(
+        acc * of_row[None, :] * of_out[:, None], bias, out, rows, outs, out_at, row,
+        DTYPE, BIAS, GATED, GELU, OUTS, ROWS,
+    )  # fmt: skip
 
 
 @device

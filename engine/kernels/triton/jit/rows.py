@@ -5,7 +5,7 @@ width alone.
 import triton
 import triton.language as tl
 
-from engine.kernels.triton.jit.language import activate, narrow, quantise, row_max, row_sum, widen
+from engine.kernels.triton.jit.language import activate, narrow, quantise, quantise_e4m3, row_max, row_sum, widen
 
 
 @triton.jit
@@ -44,9 +44,15 @@ def quantise_rows(x, q, scales, rows, width, BLOCK_T: tl.constexpr, BLOCK: tl.co
     column = tl.arange(0, BLOCK)
     seen = (row < rows)[:, None] & (column < width)[None, :]
     at = row.to(tl.int64)[:, None] * width + column[None, :]
-    values, scale = quantise(widen(tl.load(x + at, mask=seen, other=0.0)))
-    tl.store(q + at, values, mask=seen)
-    tl.store(scales + row, scale, mask=row < rows)
+    wide = widen(tl.load(x + at, mask=seen, other=0.0))
+    if q.dtype.element_ty == tl.uint8:
+        codes, scale = quantise_e4m3(wide)
+        tl.store(q + at, codes, mask=seen)
+        tl.store(scales + row, scale, mask=row < rows)
+    else:
+        values, scale = quantise(wide)
+        tl.store(q + at, values, mask=seen)
+        tl.store(scales + row, scale, mask=row < rows)
 
 
 @triton.jit
@@ -76,3 +82,16 @@ def best_of_parts(values, places, best_value, best_place, parts, BLOCK: tl.const
     value = tl.where(row_max(bad.to(tl.int32)) > 0, float("nan"), largest)
     tl.store(best_value + row + only, value)
     tl.store(best_place + row + only, first.to(tl.int64))
+
+
+@triton.jit
+def follow(tokens, best, out, count, BLOCK: tl.constexpr):
+    """See engine.kernels.interface.Kernels.follow."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    token = tl.load(tokens + at, mask=at < count, other=0)
+    follows = token < 0
+    row = best + tl.where(follows, -1 - token, 0) * 3
+    first = tl.load(row, mask=follows, other=0)
+    drawn = tl.load(row + 2, mask=follows, other=0)
+    said = tl.where(drawn < 0, first, drawn).to(tl.int64)
+    tl.store(out + at, tl.where(follows, said, token), mask=at < count)

@@ -45,6 +45,7 @@ def test_every_part_runs(tmp_path: Path, artifact: Path, capsys: pytest.CaptureF
     assert results["invariance"]["rows_different"] == 0
     assert results["greedy"]["prompts"] == 3
     assert results["greedy"]["beyond_rounding"] == 0
+    assert results["draws"] == {"rows": 20, "equal": 20, "left_to_host": 0, "different": 0}
     assert results["C64 135M"]["output_tokens"] == 6
     judged = {d["demand"]: d for d in found["demands"]}
     assert all(d["found"] is not None for d in judged.values())

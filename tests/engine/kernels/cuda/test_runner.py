@@ -202,3 +202,25 @@ def test_the_core_draws_the_same_tokens_as_on_the_host(artifact: Path, params: d
     assert found == tokens_of(EngineCore(host, config), **params)
     assert len(found) == 6
     assert graphs.replays > 0
+
+
+@pytest.mark.parametrize("params", [{}, {"temperature": 0.8, "top_k": 20}], ids=["greedy", "seeded"])
+def test_a_step_takes_tokens_that_lie_on_the_device(
+    artifact: Path, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In recorded and in eager steps; the host has not seen them by then."""
+    host = runner_on("reference", artifact, EngineConfig(**(CONFIG | {"compute_dtype": "bfloat16", "backend": "cpu"})))
+    config = EngineConfig(**CONFIG)
+    expected = tokens_of(EngineCore(host, config), **params)
+    for graphs in (FakeGraphs(), None):
+        runner = device_runner(artifact, graphs, compute_dtype="bfloat16")
+        inputs: list[list[int]] = []
+        step = runner._step
+
+        def noted(batch: list[BatchEntry], step: Any = step, inputs: list[list[int]] = inputs) -> Any:
+            inputs.append([t for entry in batch for t in entry.token_ids])
+            return step(batch)
+
+        monkeypatch.setattr(runner, "_step", noted)
+        assert tokens_of(EngineCore(runner, config), **params) == expected
+        assert sum(all(t < 0 for t in tokens) for tokens in inputs) >= 3

@@ -17,7 +17,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[4]
 WAYS = {"attend", "reduce", "queries", "write_kv", "rope", "rms_norm", "gated_mul", "quantise_rows"}
-PRODUCTS = {"dense", "int8", "int4", "int4a8"}
+DRAWS = {"best_of_part", "best_of_parts", "limits", "race_of_part", "race_of_parts", "follow"}
+PRODUCTS = {"dense", "int8", "int4", "int4a8", "fp8"}
 
 
 def run_aot(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -41,12 +42,13 @@ def test_all_kernels_compile_and_fit(tmp_path: Path) -> None:
             instructions[made["target"], made["kernel"]].append(made["instructions"])
     assert by_target.keys() == {"sm_80", "sm_90", "gfx942"}
     for names in by_target.values():
-        assert names == WAYS | PRODUCTS | {"best_of_part", "best_of_parts"}
+        assert names == WAYS | PRODUCTS | DRAWS
     for (target, name), found in instructions.items():
-        assert len(found) == (2 if name == "attend" else 3), "one for each class of tiles or kind of cache"
+        assert len(found) == 3, "one for each class of tiles or kind of cache"
         assert len(found[0]) == 1, f"{name} on {target} takes {found[0]}"
         assert all(other == found[0] for other in found), f"{name} on {target} sums in several ways: {found}"
         assert ("wgmma" in found[0][0]) == (target == "sm_90")
+        assert ("e4m3" in found[0][0]) == (target == "sm_90" and name == "fp8")
 
 
 def test_the_interpreters_kernels_are_not_compiled() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from engine.kernels.interface import Activation, AttentionMeta, KvCache, PackedLinear
 from engine.kernels.triton import TritonKernels
 from engine.kernels.triton.launch import PRODUCT_TILES
-from tests.engine.kernels import test_attention, test_linear, test_rows
+from tests.engine.kernels import test_attention, test_draws, test_fp8, test_linear, test_rows
 
 pytestmark = [
     pytest.mark.gpu,
@@ -43,6 +43,16 @@ class There(TritonKernels):
         q, k = super().rope(*(t.cuda() for t in (q, k, cos, sin)))
         return q.cpu(), k.cpu()
 
+    def best(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        token, value = super().best(logits.cuda())
+        return token.cpu(), value.cpu()
+
+    def draw(self, logits: Tensor, largest: Tensor, draws: Tensor) -> Tensor:
+        return super().draw(*(t.cuda() for t in (logits, largest, draws))).cpu()
+
+    def follow(self, tokens: Tensor, best: Tensor) -> Tensor:
+        return super().follow(tokens.cuda(), best.cuda()).cpu()
+
     def write_kv(self, k: Tensor, v: Tensor, cache: KvCache, slots: Tensor) -> None:
         super().write_kv(k.cuda(), v.cuda(), cache, slots.cuda())
 
@@ -59,6 +69,23 @@ class There(TritonKernels):
 def test_products(dtype: torch.dtype, scheme: str, k: int, n: int) -> None:
     test_linear.test_equals_the_dequantised_product(There(dtype), scheme, k, n)
     test_linear.test_a_row_does_not_see_its_neighbours(There(dtype), scheme, k, n)
+
+
+def test_draws_with_a_temperature() -> None:
+    kernels = There(torch.float32)
+    for filters in test_draws.FILTERS:
+        test_draws.test_the_tokens_are_the_hosts(kernels, filters)
+    test_draws.test_a_vocabulary_of_several_parts(kernels)
+    test_draws.test_rows_that_nothing_is_drawn_from(kernels)
+    test_draws.test_where_rounding_decides_the_host_is_asked(kernels)
+    test_draws.test_tokens_that_follow_a_step(kernels)
+
+
+@dtypes
+@pytest.mark.parametrize("window", [None, 20])
+def test_keys_and_values_in_8_bit_floats(dtype: torch.dtype, window: int | None) -> None:
+    test_fp8.test_attention_over_codes(There(dtype), 8, 2, 128, 16, window)
+    test_fp8.test_what_is_not_finite_is_not_hidden(There(dtype))
 
 
 @pytest.mark.parametrize("scheme", test_linear.SCHEMES)

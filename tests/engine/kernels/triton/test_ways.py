@@ -90,3 +90,12 @@ def test_requests_without_queries_and_padding_are_passed_over() -> None:
     found = kernels.paged_attention(q, cache, meta, 0.25)
     assert torch.equal(found[0], found[2])
     assert_close(found[1:], exact(s, torch.float32)[-2:], torch.float32)
+
+
+def test_more_heads_of_a_kv_head_than_a_tile_has_rows() -> None:
+    """As models with one KV head have them: the tile becomes larger."""
+    s = Sequence(5, 40, 20, 1, 16, torch.float32)
+    for split in (0, ALWAYS):
+        kernels = backend(torch.float32, split)
+        cache = kernels.new_kv_cache(place([s], 8, seed=1), 8, 1, 16, torch.float32)
+        assert_close(run(kernels, [(s, 0, 40)], cache)[0], exact(s, torch.float32), torch.float32)
