@@ -3,12 +3,17 @@
     master                                   worker k of n
     plan: profile, seed, model, k, n   -->   a Driver of its share
                                        <--   at: ready for stage i (prompts made, the last stage drained)
-    ping, a few times                  <->   pong: its clock
+    ping, a few times                  <->   pong: its clock when that came and when this goes
     begin: stage i at a moment         -->   the stage begins there, on the worker's own clock, for all at once
+    ping, a few times, now and then    <->   pong
+                                       <--   at: no stage is left
+    ping, a few times                  <->   pong
+    begin: no stage                    -->   what it measured may go
                                        <--   rows: its records, in parts; end: its health
     stop                               -->   (another worker was lost, or somebody stopped the run)
 
-Nothing here knows Locust; ``send`` is given. A lost worker ends the run: what it had measured is gone, so it is void.
+Nothing here knows Locust; ``send`` is given. Records travel as bytes of parquet in these messages, so that workers and
+master share no filesystem. A lost worker ends the run: what it had measured is gone, so it is void.
 """
 
 from __future__ import annotations
@@ -17,7 +22,6 @@ import io
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,17 +30,20 @@ from typing import Any
 import polars as pl
 
 from loadtests.client import Endpoint
-from loadtests.clocks import Offset, clock_id
+from loadtests.clocks import Clock, Offset, RoundTrip
 from loadtests.driver import Driver
-from loadtests.records import SCHEMA, ClientHealth, RunInfo, WorkerInfo
+from loadtests.merge import Part, merge
+from loadtests.records import SCHEMA, RunInfo
 from loadtests.schedule import Share
 from loadtests.workload import Profile
 
 TO_WORKER = ("plan", "ping", "begin", "stop")
 TO_MASTER = ("at", "pong", "rows", "end")
 _PINGS = 8
+_AGAIN_S = 30.0  # from one round of pings to the next, within a stage
 _BEGIN_IN_S = 0.25  # until every worker knows when
 _PART_ROWS = 2000
+_NOT_YET, _NO_STAGE = -1, -2  # besides the number of a stage
 
 Send = Callable[[str, dict[str, Any]], None]
 
@@ -48,8 +55,10 @@ class _Peer:
     worker: int
     id: str
     name: str = ""
-    at: int = -1  # the stage that it is ready for
-    pings: int = 0
+    at: int = _NOT_YET  # the stage that it is ready for
+    waits: bool = False  # for a ``begin``, once its clock is known
+    pings: int = 0  # still to come in the round that is under way
+    read_s: float = 0.0  # when its clock was last read, on the master's
     offset: Offset = field(default_factory=Offset)
     parts: list[pl.DataFrame] = field(default_factory=list)
     info: RunInfo | None = None  # it has ended and handed over everything
@@ -65,13 +74,18 @@ class Master:
     """``peers``: Locust's ids of the workers, in the order of their shares. ``send(kind, data, id)``."""
 
     def __init__(
-        self, peers: list[str], plan: dict[str, Any], send: Callable[[str, dict[str, Any], str], None]
+        self,
+        peers: list[str],
+        plan: dict[str, Any],
+        send: Callable[[str, dict[str, Any], str], None],
+        clock: Clock | None = None,
     ) -> None:
         self._peers = [_Peer(k, id) for k, id in enumerate(peers)]
         self._by_id = {p.id: p for p in self._peers}
         self._plan, self._send = plan, send
-        self._clock_id = clock_id()
-        self._zero = 0.0
+        self._clock = clock or Clock()
+        self._begins_s: list[float] = []
+        self._started_at = ""
         self._stopped = False
 
     def plan(self) -> None:
@@ -96,10 +110,12 @@ class Master:
         match kind:
             case "at":
                 peer.at, peer.name = data["stage"], data["name"]
-                peer.offset.same = self._clock_id is not None and data["clock"] == self._clock_id
-                self._meet()
+                peer.offset.same = self._clock.same(data["clock"])
+                self._arrived(peer)
             case "pong":
-                peer.offset.trip(data["sent_s"], data["theirs_s"], time.monotonic())
+                back_s = self._clock.read()
+                peer.offset.add(RoundTrip(data["sent_s"], data["received_s"], data["replied_s"], back_s))
+                peer.pings -= 1
                 self._ping(peer)
             case "rows":
                 peer.parts.append(pl.read_parquet(io.BytesIO(data["parquet"])))
@@ -110,26 +126,52 @@ class Master:
                     peer.failure = peer.failure or "a worker ended before its first stage"
                     self.stop()
 
-    def _meet(self) -> None:
-        """When all are ready for the same stage: measure the clocks, then say when it begins."""
-        if self._stopped or len({p.at for p in self._peers}) > 1:
+    # --- the clocks and the beginnings ---
+
+    def _arrived(self, peer: _Peer) -> None:
+        """Reads the clocks of all when all are ready for the same stage, that of one that has no stage left at once."""
+        if self._stopped:
             return
+        if peer.at == _NO_STAGE:
+            self._read(peer, waits=True)
+        elif len({p.at for p in self._peers}) == 1:
+            for p in self._peers:
+                self._read(p, waits=True)
+
+    def watch(self) -> None:
+        """Call it now and then: reads the clocks again that were not read for a while."""
+        now_s = self._clock.read()
         for p in self._peers:
-            p.pings = 0
-            self._ping(p)
+            running = p.at >= 0 and not (p.over or p.waits or p.pings or p.offset.same)
+            if running and now_s - p.read_s >= _AGAIN_S:
+                self._read(p)
+
+    def _read(self, peer: _Peer, *, waits: bool = False) -> None:
+        peer.waits = peer.waits or waits
+        under_way, peer.pings = peer.pings > 0, 0 if peer.offset.same else _PINGS
+        if not under_way:
+            self._ping(peer)
 
     def _ping(self, peer: _Peer) -> None:
-        if peer.pings < _PINGS:
-            peer.pings += 1
-            return self._send("ping", {"sent_s": time.monotonic()}, peer.id)
-        peer.pings += 1
+        if peer.pings:
+            return self._send("ping", {"sent_s": self._clock.read()}, peer.id)
         peer.offset.settle()
-        if all(p.pings > _PINGS for p in self._peers):
-            at_s = time.monotonic() + _BEGIN_IN_S
-            if peer.at == 0:
-                self._zero = at_s
+        peer.read_s = self._clock.read()
+        if peer.at == _NO_STAGE:
+            return self._begin(peer, peer.read_s)
+        if peer.waits and all(p.waits and not p.pings for p in self._peers):
+            at_s = self._clock.read() + _BEGIN_IN_S
+            if not self._begins_s:
+                self._started_at = self._clock.utc(at_s)
+            self._begins_s.append(at_s)
             for p in self._peers:
-                self._send("begin", {"stage": p.at, "at_s": at_s + p.offset.value_s}, p.id)
+                self._begin(p, at_s)
+
+    def _begin(self, peer: _Peer, at_s: float) -> None:
+        peer.waits = False
+        self._send("begin", {"stage": peer.at, "at_s": at_s + peer.offset.value_s}, peer.id)
+
+    # --- ends ---
 
     def lost(self, id: str, why: str) -> None:
         """A worker is gone: the others are stopped."""
@@ -158,62 +200,19 @@ class Master:
 
     def result(self) -> tuple[pl.DataFrame, RunInfo] | None:
         """The records of all workers together, and the run; None: no worker handed over anything."""
-        infos = [p.info for p in self._peers if p.info is not None]
-        if not infos:
-            return None
-        records = pl.concat([pl.DataFrame(schema=SCHEMA), *(part for p in self._peers for part in p.parts)])
-        workers = [
-            WorkerInfo(
-                worker=p.worker, name=p.name or p.id, requests=sum(part.height for part in p.parts),
-                same_clock=p.offset.same, clock_offset_s=p.offset.value_s, clock_error_s=p.offset.error_s,
-                clock_moved_s=p.offset.moved_s, lost=p.lost, client=p.info.client if p.info else None,
-            )
-            for p in self._peers
-        ]  # fmt: skip
-        longest = max(infos, key=lambda info: len(info.stages))
-        stages = [
-            {
-                **stage,
-                "drained_s": max(s["drained_s"] for s in same),
-                "requests": sum(s["requests"] for s in same),
-            }
-            for i, stage in enumerate(longest.stages)
-            if (same := [info.stages[i] for info in infos if len(info.stages) > i])
-        ]
-        whole = {
-            "stages": stages,
-            "duration_s": max(info.duration_s for info in infos),
-            "clock_zero_s": self._zero,
-            "client": worst(workers),
-            "workers": workers,
-        }
-        return records.sort("due_s"), longest.model_copy(update=whole)
-
-
-def worst(workers: list[WorkerInfo]) -> ClientHealth:
-    """The health of a run by several clients: of each figure the worst; void if one is, or is lost."""
-    known = [w.client for w in workers if w.client is not None]
-    late = max(known, key=lambda c: (c.lag_p99_ms or 0.0) / (c.lag_limit_ms or 1.0))
-    reasons = [f"worker {w.worker} ({w.name}) was lost: {w.lost}" for w in workers if w.lost]
-    reasons += [
-        f"worker {w.worker} ({w.name}): {w.client.void_reason}" for w in workers if w.client and w.client.void_reason
-    ]
-    return ClientHealth(
-        lag_p99_ms=late.lag_p99_ms,
-        lag_limit_ms=late.lag_limit_ms,
-        loop_lag_p99_ms=max((c.loop_lag_p99_ms for c in known if c.loop_lag_p99_ms is not None), default=None),
-        cpu_share=max((c.cpu_share for c in known if c.cpu_share is not None), default=None),
-        void=bool(reasons),
-        void_reason="; ".join(reasons) or None,
-    )
+        parts = [Part(p.worker, p.name or p.id, p.offset, p.info, p.parts, p.lost) for p in self._peers]
+        return merge(parts, self._begins_s, self._started_at)
 
 
 class Worker:
     """The worker's side of one run."""
 
-    def __init__(self, plan: dict[str, Any], api_key: str | None, send: Send, **driver: Any) -> None:
+    def __init__(
+        self, plan: dict[str, Any], api_key: str | None, send: Send, clock: Clock | None = None, **driver: Any
+    ) -> None:
         self.share = Share(plan["worker"], plan["workers"])
         self._send = send
+        self._clock = clock or Clock()
         self._begins: dict[int, float] = {}
         self._changed = threading.Condition()
         self._stopped = False
@@ -221,7 +220,8 @@ class Worker:
         profile = Profile.model_validate(plan["profile"], context={"folder": Path(plan["folder"])})
         self.driver = Driver(
             profile, Endpoint(plan["base_url"], api_key), plan["model"], plan["seed"],
-            share=self.share, continuous_usage=plan["continuous_usage"], begins=self._wait_for, **driver,
+            share=self.share, continuous_usage=plan["continuous_usage"], begins=self._wait_for, clock=self._clock.read,
+            **driver,
         )  # fmt: skip
         threading.Thread(target=self._deliver, daemon=True).start()
 
@@ -229,7 +229,11 @@ class Worker:
         """A message from the master."""
         match kind:
             case "ping":
-                self._send("pong", {"sent_s": data["sent_s"], "theirs_s": time.monotonic()})
+                received_s = self._clock.read()
+                self._send(
+                    "pong",
+                    {"sent_s": data["sent_s"], "received_s": received_s, "replied_s": self._clock.read()},
+                )
             case "begin":
                 with self._changed:
                     self._begins[data["stage"]] = data["at_s"]
@@ -247,13 +251,14 @@ class Worker:
 
     def _wait_for(self, stage: int) -> float | None:
         name = f"{socket.gethostname()} process {os.getpid()}"
-        self._send("at", {"stage": stage, "name": name, "clock": clock_id()})
+        self._send("at", {"stage": stage, "name": name, "clock": self._clock.id})
         with self._changed:
             self._changed.wait_for(lambda: stage in self._begins or self._stopped)
             return self._begins.get(stage)
 
     def _deliver(self) -> None:
         self.driver.done.wait()
+        self._wait_for(_NO_STAGE)
         driver = self.driver
         rows = driver.rows()
         for i in range(0, len(rows), _PART_ROWS):

@@ -17,11 +17,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from loadtests.arrivals import OpenLoop
 from loadtests.client import Endpoint, Exchange, StreamClient, encoded
+from loadtests.clocks import Clock
 from loadtests.health import StageCpu, client_health
 from loadtests.records import ClientHealth, RunInfo
 from loadtests.schedule import WHOLE, ClosedLoop, Share, closed_loop, due_times
@@ -64,8 +64,8 @@ class Driver:
     """One run of a profile, or of a worker's share of it, against one server.
 
     ``on_end`` is called after each request. ``failure`` says why a run is worth nothing (a server without usage).
-    ``begins`` gives the moment on this machine's monotonic clock at which stage i begins; it may wait for it to be
-    settled, and says None when it will not be.
+    ``begins`` gives the moment on ``clock``, the machine's monotonic one, at which stage i begins; it may wait for that
+    to be settled, and says None when it will not be. Default: now.
     """
 
     def __init__(
@@ -78,10 +78,12 @@ class Driver:
         share: Share = WHOLE,
         continuous_usage: bool = True,
         on_end: Callable[[Exchange], None] = lambda exchange: None,
-        begins: Callable[[int], float | None] = lambda stage: time.monotonic(),
+        begins: Callable[[int], float | None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.profile, self.endpoint, self.model, self.seed, self.share = profile, endpoint, model, seed, share
-        self._continuous, self._on_end, self._begins = continuous_usage, on_end, begins
+        self._continuous, self._on_end = continuous_usage, on_end
+        self._clock, self._begins = clock, begins or (lambda stage: clock())
         self.exchanges: list[Exchange] = []
         self.stages: list[StageRun] = []
         self.failure: str | None = None
@@ -92,12 +94,11 @@ class Driver:
         self._running: dict[str, tuple[Exchange, StreamClient]] = {}
         self._loop_lag_s: dict[str, list[float]] = {}
         self._slots = iter(share.slots(profile.users))
-        self._started_at = ""
-        self._zero = self._duration_s = 0.0
+        self._started_at, self._zero, self._duration_s = "", 0.0, 0.0
 
     def clock(self) -> float:
         """Seconds since the run's start."""
-        return time.monotonic() - self._zero
+        return self._clock() - self._zero
 
     def start(self) -> None:
         """Begins the first stage; returns at once. Call it when the slots are (about to be) there."""
@@ -135,8 +136,7 @@ class Driver:
     def _stage(self, spec: StageSpec, moment: float, ahead: Ahead) -> None:
         if not self.stages:
             self._zero = moment
-            at = datetime.now(UTC) + timedelta(seconds=moment - time.monotonic())
-            self._started_at = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            self._started_at = Clock(self._clock).utc(moment)
         run = StageRun(spec, self.seed, moment - self._zero, ahead)
         cpu_s = time.process_time()
         with self._changed:
@@ -152,8 +152,9 @@ class Driver:
     def _drain(self, run: StageRun) -> None:
         until = self.clock() + self.profile.drain_s
         with self._changed:
-            while self._running and self.clock() < until and not self._stopping.is_set():
+            while (self._running or run.handed) and self.clock() < until and not self._stopping.is_set():
                 self._changed.wait(min(until - self.clock(), 0.5))
+            run.over = True  # from here on nothing of this stage is sent, however late a thread wakes up
         until = self.clock() + _CUT_S
         while self._running and self.clock() < until:  # again and again: one may have been about to connect
             self._cut(f"still running {self.profile.drain_s:g} s after the end of the stage")
@@ -161,7 +162,6 @@ class Driver:
                 self._changed.wait_for(lambda: not self._running, timeout=0.1)
         run.drained_s = self.clock()
         with self._changed:
-            run.over = True
             for jobs in run.idle:
                 jobs.put(None)
 
@@ -316,9 +316,15 @@ class Driver:
     ) -> Exchange:
         exchange = self._exchange(run, visit, turn, due_s)
         with self._changed:
-            self._running[exchange.request_id] = (exchange, client)
-            exchange.concurrency = len(self._running)
             run.handed -= run.loop is None and turn == 0
+            if not run.over:
+                self._running[exchange.request_id] = (exchange, client)
+                exchange.concurrency = len(self._running)
+        if not exchange.concurrency:
+            exchange.status, exchange.reason = "censored", "not sent: its stage was over before its turn came"
+            if run.loop is None:  # it was due, whoever was late
+                self._ended(exchange)
+            return exchange
         try:
             client.send(exchange, body)
         except BaseException:  # Locust ends a user by raising in it

@@ -26,6 +26,7 @@ from locust import LoadTestShape, User, constant, events, task
 from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
 
 from loadtests.client import Endpoint, Exchange
+from loadtests.clocks import Clock
 from loadtests.distributed import TO_MASTER, TO_WORKER, Master, Worker
 from loadtests.driver import Driver
 from loadtests.live import COLUMNS, Live
@@ -54,6 +55,7 @@ class _Run:
         self.master: Master | None = None
         self.worker: Worker | None = None
         self.live = Live()
+        self.clock = Clock()
         self.runs = 0
         self.over = False
 
@@ -165,6 +167,7 @@ def _begin(environment: Any, **_: Any) -> None:
         seed,
         continuous_usage=ready.continuous_usage,
         on_end=lambda exchange: _show(environment, exchange),
+        clock=run.clock.read,
     )
 
 
@@ -242,7 +245,7 @@ def _plan(runner: Any, profile: Profile, name: str, endpoint: Endpoint, ready: R
         "seed": seed,
     }
     peers = sorted(node.id for node in runner.clients.ready)
-    run.master = Master(peers, plan, lambda kind, data, id: runner.send_message(_PREFIX + kind, data, id))
+    run.master = Master(peers, plan, lambda kind, data, id: runner.send_message(_PREFIX + kind, data, id), run.clock)
     run.master.plan()
 
 
@@ -262,6 +265,7 @@ def _from_master(environment: Any, kind: str, key: str | None) -> Any:
             msg.data,
             key,
             send,
+            run.clock,
             on_end=lambda exchange: _show(environment, exchange),
         )
         run.driver = run.worker.driver
@@ -348,6 +352,7 @@ class Shape(LoadTestShape):  # type: ignore[misc]
         runner = self.runner
         if isinstance(runner, MasterRunner) and run.master is not None and not run.over:
             _look(runner, run.master)
+            run.master.watch()
         if run.profile is None or run.finished:
             return None
         users = run.profile.users

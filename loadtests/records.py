@@ -67,16 +67,19 @@ class ClientHealth(BaseModel):
 
 
 class WorkerInfo(BaseModel):
-    """One of several load clients. Its offset is added to the master's monotonic clock to get its own."""
+    """One of several load clients. Its times in the records are the master's.
+
+    The offset is what is added to the master's monotonic clock to get its own.
+    """
 
     model_config = ConfigDict(extra="forbid")
     worker: int
     name: str  # host and process
     requests: int
     same_clock: bool  # on the master's machine: the offset is zero by construction
-    clock_offset_s: float
-    clock_error_s: float  # half of the shortest round trip by which the offset was measured
-    clock_moved_s: float  # how far the offset moved over the run; its records are as far off at their end
+    clock_offset_s: float  # when it was last measured
+    clock_error_s: float  # how far off its times in the records may be (``clocks.Offset.error_s``)
+    clock_moved_s: float  # how far the offset moved over the run; the records follow it
     lost: str | None = None  # why its records are missing
     client: ClientHealth | None  # null: lost
 

@@ -49,6 +49,7 @@ class Seen:
     received_s: float
     sent_s: list[float] = field(default_factory=list)  # just before each chunk with tokens was written
     broken: bool = False  # the client went away
+    request_id: str | None = None
 
 
 class MockServer:
@@ -85,7 +86,7 @@ class MockServer:
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                seen = Seen(body, time.monotonic())
+                seen = Seen(body, time.monotonic(), request_id=self.headers["X-Request-Id"])
                 outer.seen.append(seen)
                 plan = reply(body)
                 if plan.status != 200:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from loadtests.distributed import Master, Worker, worst
-from loadtests.records import ClientHealth, WorkerInfo
+from loadtests.clocks import Clock
+from loadtests.distributed import Master, Worker
+from loadtests.schedule import due_times
 from loadtests.workload import Profile
 from tests.loadtests.mock_server import MockServer, Reply, mock_server
 from tests.loadtests.test_driver import CLOSED, profile
@@ -19,13 +20,19 @@ from tests.loadtests.test_driver import CLOSED, profile
 PEERS = ["a", "b"]
 
 
-class Hub:
-    """Carries messages, each side's in order, by one thread; ``skew_s`` moves the clock that worker b tells."""
+def ahead(seconds: float, rate: float = 1.0) -> Clock:
+    """The clock of another machine: set differently, and running at ``rate`` times the speed of ours."""
+    began_s = time.monotonic()
+    return Clock(lambda: began_s + seconds + (time.monotonic() - began_s) * rate, f"ahead by {seconds} s")
 
-    def __init__(self, p: Profile, server: MockServer, skew_s: float = 0.0) -> None:
+
+class Hub:
+    """Carries messages, each side's in order, by one thread. ``clocks``: of the workers, where not the machine's."""
+
+    def __init__(self, p: Profile, server: MockServer, clocks: dict[str, Clock] | None = None) -> None:
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self.workers: dict[str, Worker] = {}
-        self.skew_s = skew_s
+        self.clocks = clocks or {}
         self.dead: set[str] = set()
         plan = {
             "profile": p.model_dump(mode="json", exclude_none=True),
@@ -47,23 +54,18 @@ class Hub:
     def _to_worker(self, kind: str, data: dict[str, Any], id: str) -> None:
         def deliver() -> None:
             if kind == "plan":
-                self.workers[id] = Worker(data, None, lambda kind, data: self._to_master(kind, data, id))
+                clock = self.clocks.get(id)
+                self.workers[id] = Worker(data, None, lambda kind, data: self._to_master(kind, data, id), clock)
                 driver = self.workers[id].driver
                 for slot in iter(driver.take_slot, None):
                     threading.Thread(target=driver.run_slot, args=(slot,), daemon=True).start()
                 driver.start()
             elif id not in self.dead:
-                if kind == "begin" and id == "b":
-                    data["at_s"] -= self.skew_s  # what b's own clock shows then
                 self.workers[id].receive(kind, data)
 
         self._queue.put(deliver)
 
     def _to_master(self, kind: str, data: dict[str, Any], id: str) -> None:
-        if kind == "at" and self.skew_s:
-            data["clock"] = f"of {id}"
-        if kind == "pong" and id == "b":
-            data["theirs_s"] += self.skew_s
         if id not in self.dead:
             self._queue.put(lambda: self.master.receive(kind, data, id))
 
@@ -106,19 +108,38 @@ def test_two_workers_make_one_run() -> None:
         assert closed.filter((closed["sent_s"] <= at_s) & (closed["end_s"] > at_s)).height <= 3
 
 
-def test_between_hosts_the_offset_is_measured_and_recorded() -> None:
+def test_between_hosts_every_time_is_put_on_the_masters_clock() -> None:
+    """One worker's clock is 3.7 s ahead of the master's, the other's 120 s behind it and faster by 200 ppm.
+
+    The server runs on the master's: on that, no request came before it was sent and no token before the server sent it,
+    as far as the clocks are known, and each request was due when one client would have found it due.
+    """
+    p = profile(CLOSED, {"kind": "poisson", "rate_per_s": 60})
     with mock_server(Reply(first_s=0.01)) as server:
-        hub = Hub(profile(CLOSED), server, skew_s=1000.0)
+        hub = Hub(p, server, {"a": ahead(3.7), "b": ahead(-120, 1.0002)})
         hub.wait(lambda: hub.master.done)
         hub.close()
     found = hub.master.result()
     assert found is not None
-    a, b = found[1].workers
-    assert not a.same_clock
-    for w, truth in ((a, 0.0), (b, 1000.0)):
-        assert abs(w.clock_offset_s - truth) <= w.clock_error_s + 1e-9
-    starts = [w.driver._zero for w in hub.workers.values()]
-    assert abs(starts[0] - starts[1]) <= a.clock_error_s + b.clock_error_s + 1e-9
+    records, info = found
+    assert info.clock_zero_s is not None
+    assert [w.same_clock for w in info.workers] == [False, False]
+    errors = {w.worker: w.clock_error_s + 1e-9 for w in info.workers}
+    assert abs(info.workers[0].clock_offset_s - 3.7) <= errors[0]
+    assert set(records["worker"]) == set(errors)
+    served = {seen.request_id: seen for seen in server.seen}
+    assert set(records["request_id"]) == set(served)
+    for row in records.iter_rows(named=True):
+        seen, error_s = served[row["request_id"]], errors[row["worker"]]
+        assert row["status"] == "ok"
+        assert info.clock_zero_s + row["sent_s"] <= seen.received_s + error_s
+        for got_s, told_s in zip(row["token_times_s"], seen.sent_s, strict=True):
+            assert info.clock_zero_s + got_s >= told_s - error_s
+    due = dict(due_times(p.stages[1], 1))
+    rows = records.filter(stage="s1")
+    assert set(rows["arrival"]) == set(due)
+    for arrival, due_s, worker in rows.select("arrival", "due_s", "worker").iter_rows():
+        assert abs(due_s - info.stages[1]["start_s"] - due[arrival]) <= errors[worker]
 
 
 def test_a_lost_worker_voids_the_run_and_is_named() -> None:
@@ -155,25 +176,6 @@ def test_no_worker_came_back() -> None:
         assert master.done
         assert master.result() is None
         assert server.seen == []
-
-
-def health(**kwargs: Any) -> ClientHealth:
-    base = {"lag_p99_ms": 1.0, "lag_limit_ms": 5.0, "cpu_share": 0.1, "void": False, "void_reason": None}
-    return ClientHealth.model_validate(base | kwargs)
-
-
-def info(worker: int, client: ClientHealth) -> WorkerInfo:
-    zero = {"same_clock": True, "clock_offset_s": 0.0, "clock_error_s": 0.0, "clock_moved_s": 0.0}
-    return WorkerInfo(worker=worker, name=f"h{worker}", requests=1, client=client, **zero)  # type: ignore[arg-type]
-
-
-def test_the_health_of_a_run_is_the_worst_of_its_workers() -> None:
-    good = health(lag_p99_ms=9.0, lag_limit_ms=90.0, loop_lag_p99_ms=4.0)
-    late = health(lag_p99_ms=8.0, cpu_share=0.9, void=True, void_reason="late")
-    found = worst([info(0, good), info(1, late)])
-    assert (found.lag_p99_ms, found.lag_limit_ms, found.loop_lag_p99_ms, found.cpu_share) == (8.0, 5.0, 4.0, 0.9)
-    assert (found.void, found.void_reason) == (True, "worker 1 (h1): late")
-    assert not worst([info(0, good)]).void
 
 
 @pytest.mark.parametrize("users", [1, 3])

@@ -12,12 +12,13 @@ from typing import Any
 import polars as pl
 import pytest
 
-from loadtests.client import Endpoint, StreamClient
-from loadtests.driver import Driver
+from loadtests.client import Endpoint, Exchange, StreamClient
+from loadtests.driver import Driver, StageRun
 from loadtests.output import read_run, write_run
 from loadtests.preflight import PreflightError, preflight
 from loadtests.schedule import WHOLE, ClosedLoop, Share
 from loadtests.traffic import session_of
+from loadtests.visits import Visit
 from loadtests.workload import Profile
 from tests.loadtests.mock_server import MockServer, Reply, mock_server
 
@@ -385,3 +386,40 @@ def test_a_stage_begins_when_it_is_told_to() -> None:
     assert [s.start_s for s in driver.stages] == pytest.approx([0.0, 1.0])
     assert driver.info().clock_zero_s == base + 0.3
     assert min(e.due_s for e in driver.exchanges) == 0.0
+
+
+class Late(Driver):
+    """A thread that holds an arrival wakes up only when its stage is over."""
+
+    def _exchange(self, run: StageRun, visit: Visit, turn: int, due_s: float) -> Exchange:
+        while self.clock() < run.end_s + 0.1:
+            time.sleep(0.01)
+        return super()._exchange(run, visit, turn, due_s)
+
+
+def test_the_end_of_a_stage_waits_for_arrivals_that_are_about_to_be_sent() -> None:
+    p = profile({"kind": "constant", "rate_per_s": 20}, duration_s=0.1, warmup_s=0)
+    with mock_server(Reply()) as server:
+        driver = Late(p, Endpoint(server.url), "mock", 1)
+        driver.start()
+        assert driver.done.wait(240)
+        assert [row["status"] for row in driver.rows()] == ["ok", "ok"]
+        assert len(server.seen) == 2
+
+
+@pytest.mark.parametrize(("arrivals", "kept"), [({"kind": "constant", "rate_per_s": 1}, 1), (CLOSED, 0)])
+def test_nothing_of_a_stage_is_sent_when_it_is_over(arrivals: dict[str, Any], kept: int) -> None:
+    """An arrival that was due stays among the requests; a user who would have been free for another is none."""
+    p = profile(arrivals)
+    with mock_server() as server:
+        driver = Driver(p, Endpoint(server.url), "mock", 1)
+        ahead = driver._ahead(p.stages[0])
+        ahead.fill()
+        run, visit = StageRun(p.stages[0], 1, 0.0, ahead), ahead.take()
+        assert visit is not None
+        run.over = True
+        exchange = driver._send(run, visit, 0, 0.0, visit.body, StreamClient(driver.endpoint, 240))
+        ahead.close()
+        assert (exchange.status, exchange.sent_s) == ("censored", None)
+        assert len(driver.rows()) == kept
+        assert server.seen == []
