@@ -22,6 +22,11 @@ def main() -> None:
     parser.add_argument("--warmup-s", type=float, help="instead of the profile's, in every stage")
     parser.add_argument("--duration-s", type=float, help="likewise; a release or soak profile is not made too short")
     parser.add_argument("--workers", type=int, help="processes that send the load; default: load.workers")
+    parser.add_argument(
+        "--await-workers",
+        metavar="HOST:PORT",
+        help="listen there for --workers load clients on other machines instead of starting them (loadtests/README.md)",
+    )
     add_options(parser)
     parser.add_argument("--out", type=Path, help="default: results/TIER/load")
     args = parser.parse_args()
@@ -29,6 +34,12 @@ def main() -> None:
         raise SeatrialError(f"--workers is {args.workers}; expected 1 or more")
     params = load_params()
     choice = choose(params, args.tier, args.target, args.base_url, args.model)
+    if args.await_workers and choice.bundled:
+        raise SeatrialError(
+            "--await-workers goes with --base-url or --target, a server that workers on other machines reach; the engine "
+            "that this stage starts listens on this machine alone (`seatrial serve --host` serves others)"
+        )
+    from pipeline.load.child import host_and_port
     from pipeline.load.engine_log import fresh, keep
     from pipeline.load.measure import engine_logs, measure, read_profile
     from pipeline.load.queueing import add_queue_times
@@ -39,6 +50,7 @@ def main() -> None:
     profile = with_times(args.profile or params.load.profile, args.warmup_s, args.duration_s)
     seed = params.load.seed if args.seed is None else args.seed
     workers = args.workers or params.load.workers
+    await_at = host_and_port(args.await_workers) if args.await_workers else None
     out = args.out or RESULTS / args.tier / "load"
 
     read_profile(profile)  # a wrong profile is told before a server is started
@@ -48,7 +60,7 @@ def main() -> None:
             logs = fresh(engine_logs(args.tier))
             server_log = LOGS / f"load-{args.tier}.server.log"
             with choice.open(params.engine, server_log, ("--log-dir", str(logs))) as target:
-                load = measure(s, with_capabilities(target), profile, seed, out, log, workers)
+                load = measure(s, with_capabilities(target), profile, seed, out, log, workers, await_at)
             if choice.bundled:  # a foreign server keeps its logs to itself
                 keep(logs, out)
             load = add_queue_times(out)

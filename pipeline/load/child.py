@@ -1,6 +1,7 @@
 """Runs Locust headless as children that cannot outlive this process, and watches both them and the server.
 
-One child drives the load, or a master and as many workers as are asked for.
+One child drives the load, or a master and as many workers as are asked for. Workers may also be on other machines: then
+the master waits for them, and only it is a child of ours.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import loadtests
@@ -24,13 +25,49 @@ _LOCUST = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE)]
 _LOOPBACK = "127.0.0.1"
 _END_S = 10.0
 _START_S = 60.0  # for imports and the first request, beyond the profile's own time
+_AWAIT_S = 600.0  # for somebody to start workers elsewhere
 _LOOK_EVERY_S = 0.25
 _TABLES = "\nType  "  # the first words of what Locust prints when it ends
 
 
-def longest_s(profile: Profile) -> float:
-    """How long a run may take at most: each stage with its full drain, and a slow first request."""
-    return profile.planned_s + len(profile.stages) * (profile.drain_s + 10) + profile.timeout_s + _START_S
+def longest_s(profile: Profile, *, awaits: bool = False) -> float:
+    """How long a run may take at most: each stage with its full drain, a slow first request, workers that come late."""
+    start_s = _START_S + (_AWAIT_S if awaits else 0.0)
+    return profile.planned_s + len(profile.stages) * (profile.drain_s + 10) + profile.timeout_s + start_s
+
+
+def host_and_port(given: str) -> tuple[str, int]:
+    """``HOST:PORT``, the host an address of this machine (0.0.0.0: all of them).
+
+    Raises:
+        SeatrialError: it is not of that form.
+    """
+    host, _, port = given.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise SeatrialError(f"--await-workers is {given!r}; expected HOST:PORT, such as 0.0.0.0:5557")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def commands(
+    run: list[str], workers: int, await_at: tuple[str, int] | None, secret: Sequence[str] = ()
+) -> tuple[list[str], list[list[str]]]:
+    """The child that drives or leads, and the workers beside it.
+
+    Args:
+        run: what Locust is told about the run itself.
+        await_at: where the master listens for workers that somebody else starts. None: they are ours, on this machine.
+        secret: how each of them finds the server's key.
+    """
+    ours = [*secret, "--end-with-pid", str(os.getpid())]
+    lead = [*_LOCUST, "--headless", "--only-summary", "--exit-code-on-error", "0", *run, *ours]
+    if await_at is None and workers == 1:
+        return lead, []
+    host, port = await_at or (_LOOPBACK, free_port(_LOOPBACK))
+    wait_s = _AWAIT_S if await_at else _START_S
+    lead += ["--master", "--master-bind-host", host, "--master-bind-port", str(port)]
+    lead += ["--expect-workers", str(workers), "--expect-workers-max-wait", f"{wait_s:.0f}"]
+    worker = [*_LOCUST, "--worker", "--master-host", host, "--master-port", str(port), *ours]
+    return lead, [] if await_at else [worker] * workers
 
 
 def run_locust(
@@ -43,6 +80,7 @@ def run_locust(
     out: Path,
     log: Path,
     workers: int = 1,
+    await_at: tuple[str, int] | None = None,
     key: Key = NO_KEY,
     check: Callable[[], None] = lambda: None,
     tick: Callable[[float], None] = lambda elapsed_s: None,
@@ -51,6 +89,7 @@ def run_locust(
 
     Args:
         workers: processes that send; from two on there is a master besides.
+        await_at: address at which a master waits for that many workers of other machines instead of starting them.
         key: the server's; Locust is told the name of its variable and inherits the value.
         check: called a few times a second; raises when the run has become pointless (the server died).
         tick: called with the seconds since the start.
@@ -58,20 +97,12 @@ def run_locust(
     Raises:
         SeatrialError: Locust failed, or did not end in the time that the profile allows; with the end of its log.
     """
-    command = [
-        *_LOCUST, "--headless", "--only-summary", "--exit-code-on-error", "0",
-        "--host", base_url, "--profile", str(profile_file), "--seed", str(seed), "--out", str(out),
-        "--model", model, "--end-with-pid", str(os.getpid()),
+    told = [
+        "--host", base_url, "--profile", str(profile_file), "--seed", str(seed), "--out", str(out), "--model", model,
     ]  # fmt: skip
     secret = [] if key.variable is None else ["--api-key-env", key.variable]
-    command += secret
-    helpers: list[list[str]] = []
-    if workers > 1:
-        port = str(free_port(_LOOPBACK))
-        command += ["--master", "--master-bind-host", _LOOPBACK, "--master-bind-port", port]
-        command += ["--expect-workers", str(workers), "--expect-workers-max-wait", f"{_START_S:.0f}"]
-        helper = [*_LOCUST, "--worker", "--master-host", _LOOPBACK, "--master-port", port, *secret]
-        helpers = [[*helper, "--end-with-pid", str(os.getpid())]] * workers
+    command, helpers = commands(told, workers, await_at, secret)
+    most_s = longest_s(profile, awaits=await_at is not None)
     log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     child = _start(command, log)
@@ -80,9 +111,9 @@ def run_locust(
         while child.poll() is None:
             check()
             elapsed = time.monotonic() - began
-            if elapsed > longest_s(profile):
+            if elapsed > most_s:
                 raise SeatrialError(
-                    f"Locust did not end within {longest_s(profile):.0f} s, the most that profile {profile.name} can "
+                    f"Locust did not end within {most_s:.0f} s, the most that profile {profile.name} can "
                     f"take; the end of {log}:\n{tail(log, before=_TABLES)}"
                 )
             tick(elapsed)

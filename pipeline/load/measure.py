@@ -55,11 +55,19 @@ def read_profile(name: str) -> Profile:
 
 
 def measure(
-    s: Stage, target: Target, profile_name: str, seed: int, final: Path, log: Path, workers: int = 1
+    s: Stage,
+    target: Target,
+    profile_name: str,
+    seed: int,
+    final: Path,
+    log: Path,
+    workers: int = 1,
+    await_at: tuple[str, int] | None = None,
 ) -> dict[str, Any]:
     """Runs the profile against ``target`` and writes the five files of ``final`` in one step; returns ``load.json``.
 
-    ``workers``: load clients that share the profile between them.
+    ``workers``: load clients that share the profile between them; ``await_at``: where to wait for them, if they are
+    others' processes.
 
     Raises:
         SeatrialError: the server died, Locust failed, or the records are not what was asked for.
@@ -69,6 +77,8 @@ def measure(
         before = _figures(target)
         began_at = utc_now()
         s.say(f"profile {profile.name}, {len(profile.stages)} stages, about {profile.planned_s:.0f} s")
+        if await_at is not None:
+            s.say(f"waiting for {workers} workers at {await_at[0]}:{await_at[1]}")
         for spec in profile.stages:
             for line in spec.replayed.scaling.lines() if spec.replayed else ():
                 s.say(f"{spec.name}: {line}")
@@ -83,6 +93,7 @@ def measure(
                 out=out.resolve(),
                 log=log,
                 workers=workers,
+                await_at=await_at,
                 key=target.key,
                 check=target.check_alive,
                 tick=lambda elapsed_s: bar.advance(max(int(elapsed_s) - bar.done, 0)),
