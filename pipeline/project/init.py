@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 from importlib.metadata import version
 from importlib.resources import files
@@ -35,8 +36,13 @@ def init(folder: Path, source: str | None, evalset: str, week: str) -> list[Path
         week: ISO week in which its items come in.
 
     Raises:
-        SeatrialError: a file is there already; the model, the name or the week is none.
+        SeatrialError: a file is there already; the model, the name or the week is none; there is no git.
     """
+    if shutil.which("git") is None:
+        raise SeatrialError(
+            "no git in PATH; expected one, since DVC keeps a project's graph in a git repository. Install git (for "
+            "instance `apt install git`), then run this again; nothing was written"
+        )
     if not re.fullmatch(NAME, evalset):
         raise SeatrialError(f"--evalset is {evalset!r}; expected small letters, digits and '_', a letter first")
     if not is_week(week):

@@ -143,6 +143,13 @@ def test_mistakes_are_told_before_anything_is_written(
     assert not (tmp_path / "new").exists()
 
 
+def test_without_git_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SeatrialError, match=r"no git in PATH; .* Install git .* nothing was written"):
+        init(tmp_path / "new", None, "own", "2026-W49")
+    assert not (tmp_path / "new").exists()
+
+
 def test_digests_of_code_change_with_what_a_stage_runs(tmp_path: Path) -> None:
     for names in STAGES.values():
         for name in names:
