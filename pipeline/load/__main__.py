@@ -36,8 +36,8 @@ def main() -> None:
     choice = choose(params, args.tier, args.target, args.base_url, args.model)
     if args.await_workers and choice.bundled:
         raise SeatrialError(
-            "--await-workers goes with --base-url or --target, a server that other machines reach; the engine that this "
-            "stage starts listens on this machine alone (`seatrial serve --host` serves others)"
+            "--await-workers goes with --base-url or --target, a server that other machines reach; the engine that "
+            "this stage starts listens on this machine alone (`seatrial serve --host` serves others)"
         )
     from pipeline.load.child import host_and_port
     from pipeline.load.engine_log import fresh, keep

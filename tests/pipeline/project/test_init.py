@@ -166,7 +166,7 @@ def test_digests_of_code_change_with_what_a_stage_runs(tmp_path: Path) -> None:
     assert {k for k, v in code_digests(tmp_path).items() if v != before[k]} == {"scorecard"}
     (tmp_path / "loadtests/quantiles.py").write_text("x = 2\n")
     changed = {k for k, v in code_digests(tmp_path).items() if v != before[k]}
-    assert changed == {"scorecard", "gate", "loadtest"}
+    assert changed == {"scorecard", "gate", "loadtest", "loadtest_foreign"}
 
 
 def test_unchanged_code_is_not_written_again(tmp_path: Path) -> None:
