@@ -10,7 +10,7 @@ from typing import Any
 from loadtests.workload import Profile, workload_digest
 from pipeline.ab.decide import LEAST_PAIRS, Look, look_at, pairs_in, plan_looks, resolved_in, whole_pairs
 from pipeline.ab.gaps import not_comparable
-from pipeline.ab.rounds import Round, Which, base_first, run_round
+from pipeline.ab.rounds import NeverUp, Round, Which, base_first, run_round
 from pipeline.ab.sides import Side
 from pipeline.errors import SeatrialError
 from pipeline.gate.statistics.looks import LookPlan
@@ -128,10 +128,14 @@ def _outcome(looks: list[Look], whole: int, params: AbParams) -> tuple[str, str]
 
 
 def _broken(which: Which, why: SeatrialError, rounds: list[Round]) -> tuple[str, str]:
-    """A candidate whose server ends under traffic that its base has borne is held. Of anything else - the base breaks
-    off, or the load client, or nothing has run yet - nothing can be said of the candidate.
+    """A candidate whose server ends under traffic that its base has borne is held, and one that never comes up, hung or
+    ended, where its base has. Of anything else - the base breaks off, or the load client, or nothing has run yet -
+    nothing can be said of the candidate.
     """
-    borne = any(r.side == "base" and r.void is None and not r.failed for r in rounds)
+    theirs = [r for r in rounds if r.side == "base"]
+    borne = any(r.void is None and not r.failed for r in theirs)
+    if which == "candidate" and theirs and isinstance(why, NeverUp):
+        return "hold", f"the candidate did not come up, the base did: {str(why).splitlines()[0]}"
     reason = f"the {which} broke off after {len(rounds)} rounds: {str(why).splitlines()[0]}"
     if which == "candidate" and borne and isinstance(why, ServerEnded):
         return "hold", f"{reason} The base bore the same traffic."

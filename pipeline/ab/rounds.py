@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from loadtests.output import read_run
 from loadtests.quantiles import min_samples, nearest_rank
 from loadtests.workload import Profile
 from pipeline.ab.sides import Side
+from pipeline.errors import SeatrialError
 from pipeline.load.engine_log import fresh, keep
 from pipeline.load.measure import measure
 from pipeline.load.queueing import add_queue_times
@@ -61,6 +62,10 @@ class Round:
         }  # fmt: skip
 
 
+class NeverUp(SeatrialError):
+    """A side's server did not come up, whether it ended or hung."""
+
+
 class _Quiet(Stage):
     """A round says nothing of its own: the comparison says how far it is."""
 
@@ -76,13 +81,18 @@ def run_round(side: Side, which: Which, pair: int, profile: Profile, profile_nam
     """Boots the side, sends the slice, ends it; the records stay in ``out``.
 
     Raises:
-        SeatrialError: the server does not come up or dies, or the load client fails.
+        NeverUp: the server does not come up.
+        SeatrialError: it dies, or the load client fails.
     """
     began = time.monotonic()
     out.parent.mkdir(parents=True, exist_ok=True)
     logs = [out.parent / f"{out.name}.{what}.log" for what in ("server", "locust")]
     engine_logs = fresh(out.parent / f"{out.name}.engine")
-    with side.open(logs[0], engine_logs) as target:
+    with ExitStack() as opened:
+        try:
+            target = opened.enter_context(side.open(logs[0], engine_logs))
+        except SeatrialError as e:
+            raise NeverUp(str(e)) from e
         load = measure(_Quiet("ab", out.name), target, profile_name, seed, out, logs[1])
     keep(engine_logs, out)
     add_queue_times(out)

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.ab.compare import compare_builds, without_answers
 from pipeline.ab.report import EXIT_CODES, markdown
-from pipeline.ab.rounds import Which
+from pipeline.ab.rounds import NeverUp, Which
 from pipeline.errors import SeatrialError
 from pipeline.params import AbParams
 from pipeline.serving import ServerEnded
@@ -184,6 +184,25 @@ def test_a_candidate_that_never_ran_is_held_only_beside_a_base_that_did(tmp_path
     machine = Machine({})
     machine.breaks = (0, "candidate", ServerEnded("the server of b ended before it was ready"))
     assert compared(machine, tmp_path)["verdict"] == "hold"
+
+
+@pytest.mark.parametrize("pair", [0, 3])
+def test_a_candidate_that_hangs_at_its_start_is_held_with_the_reason(pair: int, tmp_path: Path) -> None:
+    machine = Machine({}, noise=0.002)  # the first look would have shipped
+    machine.breaks = (pair, "candidate", NeverUp("the server of b was not ready after 180 s; the end of its log:\nhm"))
+    value = compared(machine, tmp_path)
+    assert (value["verdict"], EXIT_CODES[value["verdict"]]) == ("hold", 1)
+    said = "the candidate did not come up, the base did: the server of b was not ready after 180 s"
+    assert value["reason"].startswith(said)
+    assert "**HOLD**" in markdown(value)
+
+
+def test_a_base_that_hangs_at_its_start_says_nothing_of_the_candidate(tmp_path: Path) -> None:
+    machine = Machine({})
+    machine.breaks = (0, "base", NeverUp("the server of a was not ready after 180 s"))
+    value = compared(machine, tmp_path)
+    assert value["verdict"] == "undecided"
+    assert value["reason"].startswith("the base broke off after 0 rounds")
 
 
 def test_answers_that_could_not_be_compared_are_no_ship() -> None:
