@@ -96,6 +96,23 @@ class Truncate(_Strict):
     when: When = When()
 
 
+class Finish(_Strict):
+    """The answer, whole as it is, names ``reason`` as that of its end, true or not."""
+
+    kind: Literal["finish"]
+    reason: str = "stop"
+    when: When = When()
+
+
+class Restart(_Strict):
+    """As request number ``at_request`` arrives the process ends and another takes its place: all connections are reset,
+    that request's too, what was counted and cached is gone, and the start time is a new one.
+    """
+
+    kind: Literal["restart"]
+    at_request: int = Field(ge=1)
+
+
 class SlowHead(_Strict):
     """The response's head comes only after ``delay_ms``; tokens cannot come before it."""
 
@@ -122,7 +139,8 @@ class Leak(_Strict):
 
 
 Fault = Annotated[
-    Stall | Spikes | Drift | Refusal | Break | Truncate | SlowHead | Omit | Leak, Field(discriminator="kind")
+    Stall | Spikes | Drift | Refusal | Break | Truncate | Finish | Restart | SlowHead | Omit | Leak,
+    Field(discriminator="kind"),
 ]
 
 
@@ -165,6 +183,9 @@ class Scenario(_Strict):
         0, description="cached_tokens: a number, null: not reported, repeats: all but one token of a prompt seen before"
     )
     blocks_total: int = Field(4096, ge=1)
+    exports: Literal["seatrial", "vllm", "sglang", "none"] = Field(
+        "seatrial", description="under whose names /metrics tells what is counted; none: there is no /metrics"
+    )
     form: Form = Form()
     faults: tuple[Fault, ...] = ()
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from loadtests.simulator.scenario import Break, Omit, Scenario, Truncate
+from loadtests.simulator.scenario import Break, Finish, Omit, Scenario, Truncate
 
 _WORDS = (" the", " boat", " lay", " in", " an", " old", " harbor", " and", " nobody", " knew", " why", ".")
 _UNICODE = (" größer", "漢字", " 🙂", " né", "👩‍👩‍👧", " Ω", "ß")
@@ -64,6 +64,8 @@ def answer_to(
     for f in active:
         if isinstance(f, Truncate) and f.to_tokens < tokens:
             tokens, reason = f.to_tokens, f.finish_reason
+        elif isinstance(f, Finish):
+            reason = f.reason
     options = body.get("stream_options") or {}
     continuous = scenario.form.usage == "continuous" or (
         scenario.form.usage == "as_asked" and bool(options.get("continuous_usage_stats"))

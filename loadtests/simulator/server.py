@@ -19,7 +19,8 @@ from dataclasses import replace
 from typing import Any
 
 from loadtests.simulator.agenda import Agenda, Call
-from loadtests.simulator.scenario import Leak, Refusal, Scenario, SlowHead
+from loadtests.simulator.exports import Books, rendered
+from loadtests.simulator.scenario import Leak, Refusal, Restart, Scenario, SlowHead
 from loadtests.simulator.script import Answer, Script, Write, answer_to, prompt_digest
 from loadtests.simulator.timing import Timing
 from loadtests.simulator.truth import Truth, TruthLog
@@ -44,7 +45,8 @@ class Simulator:
         self._seen: set[bytes] = set()
         self._leaked_blocks = 0
         self._leaked: list[bytes] = []
-        self._tokens = 0
+        self.connections: set[Connection] = set()
+        self._books = Books()
 
     def at(self, monotonic_s: float) -> float:
         """Seconds since the first chat request."""
@@ -78,7 +80,7 @@ class Simulator:
         self.running.discard(stream)
         with contextlib.suppress(ValueError):
             self.waiting.remove(stream)
-        self._tokens += sum(n for *_, n in truth.sent)
+        self._books.end(truth)
         for f in stream.active:
             if isinstance(f, Leak):
                 self._leaked_blocks += f.blocks
@@ -91,19 +93,31 @@ class Simulator:
             self.running.add(following)
             following.begin(time.monotonic())
 
-    def metrics(self) -> str:
-        """Under the bundled engine's names."""
+    def restart(self, arrived: Truth) -> None:
+        """Another process takes this one's place. Requests go on being numbered, and the truth log goes on."""
+        for stream in list(self.open):
+            stream.truth.end = "reset" if stream.truth.end == "running" else stream.truth.end
+            stream.client_gone()
+        self.turned_down(arrived, "reset")
+        for connection in list(self.connections):
+            connection.break_off(True)
+        self._seen.clear()
+        self._leaked_blocks, self._leaked = 0, []
+        self._books = Books(max(time.time(), self._books.started_unix_s + 1))
+
+    def turned_down(self, truth: Truth, end: str) -> None:
+        """A request that got no stream."""
+        truth.end, truth.ended_s = end, time.monotonic()
+        self.truths.append(truth)
+        if self._log is not None:
+            self._log.add(truth)
+
+    def metrics(self) -> str | None:
+        """None: the scenario's server has none."""
         used = sum(s.blocks for s in self.running) + self._leaked_blocks
-        values = {
-            "num_requests_running": ("gauge", len(self.running)),
-            "num_requests_waiting": ("gauge", len(self.waiting)),
-            "kv_blocks_used": ("gauge", min(used, self.scenario.blocks_total)),
-            "kv_blocks_total": ("gauge", self.scenario.blocks_total),
-            "num_preemptions_total": ("counter", 0),
-            "generation_tokens_total": ("counter", self._tokens),
-        }
-        lines = [f"# TYPE seatrial_{k} {kind}\nseatrial_{k} {v}" for k, (kind, v) in values.items()]
-        return "\n".join(lines) + "\n"
+        total = self.scenario.blocks_total
+        gauges = {"running": len(self.running), "waiting": len(self.waiting), "kv_used": min(used, total)}
+        return rendered(self.scenario.exports, {**gauges, "kv_total": total}, self._books)
 
 
 class Stream:
@@ -227,6 +241,7 @@ class Stream:
     def client_gone(self) -> None:
         if self._timer is not None:
             self._simulator.agenda.cancel(self._timer)
+        self._connection.stream = None
         self.truth.ended_s = time.monotonic()
         if self.truth.end == "running":
             self.truth.end = "client_gone"
@@ -247,8 +262,10 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         sock = self._transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._simulator.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._simulator.connections.discard(self)
         if self.stream is not None:
             stream, self.stream = self.stream, None
             stream.client_gone()
@@ -284,8 +301,8 @@ class Connection(asyncio.Protocol):
             return self._json(200, {"status": "ok"})
         if path == "/info":
             return self._json(200, {"model": scenario.model, "scenario": scenario.model_dump(mode="json")})
-        if path == "/metrics":
-            return self._whole(200, self._simulator.metrics().encode(), "text/plain; version=0.0.4")
+        if path == "/metrics" and (told := self._simulator.metrics()) is not None:
+            return self._whole(200, told.encode(), "text/plain; version=0.0.4")
         self._refuse(404, f"no {method} {path}")
 
     def _chat(self, headers: dict[str, str], raw: bytes) -> None:
@@ -301,6 +318,8 @@ class Connection(asyncio.Protocol):
         except (ValueError, AttributeError) as e:
             return self._turn_down(truth, 400, str(e))
         for f in simulator.scenario.faults:
+            if isinstance(f, Restart) and f.at_request == number:
+                return simulator.restart(truth)
             if isinstance(f, Refusal) and f.when.selects(number, open_requests, at_s):
                 return self._turn_down(truth, f.status, f.message, f.retry_after)
         stream = Stream(simulator, self, body, truth)
@@ -312,10 +331,8 @@ class Connection(asyncio.Protocol):
             self._turn_down(truth, 429, f"the queue is full: {len(simulator.waiting)} requests wait", "1")
 
     def _turn_down(self, truth: Truth, status: int, message: str, retry_after: str | None = None) -> None:
-        truth.status, truth.end, truth.ended_s = status, "refused", time.monotonic()
-        self._simulator.truths.append(truth)
-        if self._simulator._log is not None:
-            self._simulator._log.add(truth)
+        truth.status = status
+        self._simulator.turned_down(truth, "refused")
         self._refuse(status, message, retry_after)
 
     # --- writing -----------------------------------------------------------------------------------------------------

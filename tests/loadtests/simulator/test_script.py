@@ -91,3 +91,11 @@ def test_a_break_ends_the_writes() -> None:
 def test_natural_length_is_the_prompts() -> None:
     assert sum(written({"natural_tokens": 3})[1]) in (3, 4, 5)
     assert sum(written({"natural_tokens": 3}, ignore_eos=True)[1]) == 10
+
+
+def test_a_finish_reason_that_is_not_the_true_one() -> None:
+    lie = {"kind": "finish", "reason": "stop", "when": {"every": 2}}
+    for number, reason in ((1, "stop"), (2, "length")):
+        chunks, tokens = written({"faults": [lie]}, number)
+        assert chunks[-3]["choices"][0]["finish_reason"] == reason
+        assert sum(tokens) == chunks[-2]["usage"]["completion_tokens"] == 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from loadtests.simulator.process import Simulated, simulator
 from loadtests.simulator.scenario import Scenario
@@ -107,3 +109,66 @@ def test_a_client_that_leaves_is_noticed(tmp_path: Path) -> None:
     assert (found[0].end, found[0].output_tokens) == ("client_gone", 500)
     assert len(found[0].sent) < 500
     assert json.loads((tmp_path / "scenario.json").read_text())["itl_ms"] == 20
+
+
+def test_a_restart_resets_what_is_open_and_begins_the_books_anew(tmp_path: Path) -> None:
+    scenario = Scenario.model_validate(
+        {"ttft_ms": 0, "itl_ms": 0, "exports": "vllm", "faults": [{"kind": "restart", "at_request": 2}]}
+    )
+    with simulator(scenario, tmp_path) as sim:
+        told = []
+        for _ in range(2):
+            chat(sim)
+        told.append(HTTP.get(f"{sim.url}/metrics").text)
+        with pytest.raises(httpx.TransportError):
+            chat(sim)
+        told.append(HTTP.get(f"{sim.url}/metrics").text)
+        chat(sim)
+        truths = sim.truth()
+    assert [t.end for t in truths] == ["done", "done", "reset", "done"]
+    before, after = ({m.group(1): float(m.group(2)) for m in re.finditer(r"^(\S+) (\S+)$", t, re.M)} for t in told)
+    assert after["process_start_time_seconds"] > before["process_start_time_seconds"]
+    tokens = 'vllm:generation_tokens_total{engine="0",model_name="sim"}'
+    assert (before[tokens], after[tokens]) == (10, 0)
+
+
+def test_streams_that_are_open_at_a_restart_break(tmp_path: Path) -> None:
+    scenario = Scenario.model_validate({"itl_ms": 20, "faults": [{"kind": "restart", "at_request": 1}]})
+    with simulator(scenario, tmp_path) as sim:
+        with HTTP.stream("POST", f"{sim.url}/v1/chat/completions", json=body(5000)) as answer:
+            parts = answer.iter_raw()
+            next(parts)
+            with pytest.raises(httpx.TransportError):
+                chat(sim)
+            with pytest.raises(httpx.TransportError):
+                list(parts)
+        truths = sim.truth()
+    assert [(t.number, t.end) for t in truths] == [(0, "reset"), (1, "reset")]
+
+
+@pytest.mark.parametrize(
+    ("exports", "name"),
+    [
+        ("seatrial", "seatrial_request_queue_time_seconds_count 3"),
+        ("vllm", 'vllm:request_queue_time_seconds_count{engine="0",model_name="sim"} 3'),
+        ("sglang", 'sglang:queue_time_seconds_count{model_name="sim",pp_rank="0",tp_rank="0"} 3'),
+    ],
+)
+def test_the_same_books_under_several_names(exports: str, name: str, tmp_path: Path) -> None:
+    scenario = Scenario.model_validate({"ttft_ms": 0, "itl_ms": 0, "exports": exports})
+    with simulator(scenario, tmp_path) as sim:
+        for _ in range(3):
+            chat(sim)
+        found = HTTP.get(f"{sim.url}/metrics").text
+    assert f"\n{name}\n" in found
+    # Read by Prometheus's own parser.
+    families = {f.name: f for f in text_string_to_metric_families(found)}
+    prefix = {"seatrial": "seatrial_"}.get(exports, f"{exports}:")
+    tokens = families[f"{prefix}generation_tokens"]
+    assert (tokens.type, tokens.samples[0].value) == ("counter", 15)
+    assert families[f"{prefix}time_to_first_token_seconds"].type == "histogram"
+
+
+def test_a_server_may_have_no_metrics(tmp_path: Path) -> None:
+    with simulator(Scenario(exports="none"), tmp_path) as sim:
+        assert HTTP.get(f"{sim.url}/metrics").status_code == 404
