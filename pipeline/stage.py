@@ -4,7 +4,8 @@
         for item in s.track(items, "items"):
             ...
 
-The note goes to ``reports/stages/NAME[@TIER].json`` when the stage ends well.
+The note goes to ``reports/stages/NAME[@TIER].json`` when the stage ends well; where it ends with an error, what that
+said is kept in ``.seatrial/failed/NAME[@TIER].txt`` until it ends well, for whoever asks why its results are missing.
 """
 
 from __future__ import annotations
@@ -25,17 +26,19 @@ from typing import NoReturn, TypeVar
 import psutil
 
 from pipeline.errors import SeatrialError
-from pipeline.files import write_json
+from pipeline.files import atomic_write, write_json
 from pipeline.provenance import utc_now
 
 T = TypeVar("T")
 NOTES = Path("reports/stages")
+FAILED = Path(".seatrial/failed")
 UNWRITABLE = {
     errno.ENOSPC: "no space left on the device: free some",
     errno.EDQUOT: "the disk quota is used up: free some space",
     errno.EROFS: "the file system is read-only: make it writable",
     errno.EACCES: "permission denied: make it readable and writable for this user",
 }
+_MOST_CHARS = 600
 _MEASURING_LOCK = Path(tempfile.gettempdir()) / "seatrial-measuring.lock"
 
 
@@ -104,6 +107,15 @@ class Stage:
 
     def say(self, text: str) -> None:
         say(f"{self.label}: {text}")
+
+
+def why_it_failed(label: str, root: Path = Path()) -> str | None:
+    """What the stage's error said, in one line, the last time that it did not end well; None: it did, or never ran."""
+    try:
+        said = (root / FAILED / f"{label}.txt").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return " ".join(said.split())[:_MOST_CHARS] or None
 
 
 def say(text: str) -> None:
@@ -198,10 +210,15 @@ def _watched(s: Stage, note: bool) -> Iterator[Stage]:
     memory = _MemoryWatch()
     memory.start()
     s.say("begins")
+    failed = FAILED / f"{s.label}.txt"
     try:
         yield s
+    except SeatrialError as e:
+        atomic_write(failed, f"{e}\n")
+        raise
     finally:
         peak = memory.stop()
+    failed.unlink(missing_ok=True)
     took = time.monotonic() - began
     if note:
         write_json(

@@ -18,6 +18,8 @@ from pipeline.evaluation import outputs, results
 from pipeline.evaluation.cache import open_cache
 from pipeline.evaluation.items import EVALSETS, load_evalset
 from pipeline.evaluation.run import answer_all, judge_all, select
+from pipeline.load.metrics import Sampler
+from pipeline.load.restarts import restarts
 from pipeline.params import Params, load_params
 from pipeline.provenance import utc_now
 from pipeline.stage import Stage, run_main, stage
@@ -52,7 +54,12 @@ def _evaluate(s: Stage, params: Params, choice: Choice) -> None:
         s.say(f"{who.base_url} answers after {time.monotonic() - began:.1f} s; {len(items)} items of {workload.name}")
         who = with_capabilities(who)
         asked = time.monotonic()
-        with open_cache(who.cache_identity) as cache, s.progress(len(items), "items") as bar:
+        asked_unix_s = time.time()
+        with (
+            open_cache(who.cache_identity) as cache,
+            s.progress(len(items), "items") as bar,
+            Sampler(who.base_url, None, who.key.headers) as seen,
+        ):
             answered = answer_all(items, who, cache, evaluation.concurrency, bar.advance)
         wall_s = time.monotonic() - asked
     # The server has ended: its memory and its cores are free for model-written code.
@@ -67,6 +74,7 @@ def _evaluate(s: Stage, params: Params, choice: Choice) -> None:
         evalset, graded, head, wall_s=wall_s, reused=len(reused), partial=evaluation.items is not None,
         left_to_people=len(unjudged), capabilities=who.capabilities,
     )  # fmt: skip
+    outcome["server"] = {"restarts": [r.json() for r in restarts(seen.scrapes, asked_unix_s)]}
     prints = (
         outputs.fingerprint(a.item, a.reply.text, f"{who.model_name} {who.model.digest[:12]}", utc_now())
         for a in answered

@@ -20,22 +20,14 @@ from pipeline.load.analysis.truncation import truncation
 from pipeline.load.child import run_locust
 from pipeline.load.figures import definitions
 from pipeline.load.idle import sent_again
-from pipeline.load.metrics import GAUGES, Sampler, read_metrics
+from pipeline.load.metrics import Sampler, read_metrics, samples_frame
+from pipeline.load.restarts import told
 from pipeline.load.summary import summarise
 from pipeline.provenance import Header, this_machine, utc_now
 from pipeline.stage import Stage
 from pipeline.targets.capabilities import PREFIX
 from pipeline.targets.target import LOGS, Target
 
-SAMPLE_SCHEMA = {
-    "t_s": pl.Float64,
-    "requests_running": pl.Int64,
-    "requests_waiting": pl.Int64,
-    "kv_blocks_used": pl.Int64,
-    "kv_blocks_total": pl.Int64,
-    "rss_bytes": pl.Int64,
-    "preemptions_total": pl.Int64,
-}
 
 
 def engine_logs(tier: str) -> Path:
@@ -108,7 +100,7 @@ def measure(
             raise SeatrialError(f"{profile_path(profile_name)} changed while it was being run; run the stage again")
         pairs = sent_again(records, profile, target, seed=seed)
         header = _header(target, profile, seed, began_at, after["info"])
-        samples = _samples(sampler.rows, run)
+        samples = samples_frame(sampler.rows, run.started_at)
         lengths = None if profile.output.fixed_by != "ignore_eos" else target.lacking("ignore_eos")
         load = load_json(records, run, profile, header, fixed_output=_fixed(profile) and lengths is None) | {
             "capabilities": None if target.capabilities is None else target.capabilities.json(),
@@ -119,6 +111,12 @@ def measure(
             ],
             "truncation": truncation(
                 records, pairs, fixed_output=_fixed(profile) and lengths is None, deterministic=target.bundled
+            ),
+            "server_metrics": told(
+                sampler.scrapes,
+                datetime.fromisoformat(run.started_at).timestamp(),
+                {w.name: (w.from_s, w.to_s) for w in _windows(run)},
+                records,
             ),
         }
         write_json(out / "load.json", load)
@@ -227,11 +225,3 @@ def _header(target: Target, profile: Profile, seed: int, measured_at: str, info:
         engine_requested=target.engine_requested,
         engine_derived={**target.engine_derived, **dict((info or {}).get("derived") or {})},
     )
-
-
-def _samples(rows: list[dict[str, Any]], run: RunInfo) -> pl.DataFrame:
-    """Samples on the run's clock: ``t_s`` is negative for those taken while Locust was starting."""
-    zero = datetime.fromisoformat(run.started_at).timestamp()
-    columns = [*GAUGES, "rss_bytes"]
-    data = [{"t_s": r["at_unix_s"] - zero, **{c: None if r[c] is None else round(r[c]) for c in columns}} for r in rows]
-    return pl.DataFrame(data, schema=SAMPLE_SCHEMA)

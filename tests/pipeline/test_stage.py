@@ -14,7 +14,7 @@ import pytest
 
 from pipeline import stage as stages
 from pipeline.errors import SeatrialError
-from pipeline.stage import run_main, stage
+from pipeline.stage import run_main, stage, why_it_failed
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +46,24 @@ def test_a_stage_that_fails_leaves_none() -> None:
     with pytest.raises(SeatrialError, match="no such model"):
         fail()
     assert not Path("reports").exists()
+
+
+def test_why_a_stage_failed_is_kept_until_it_ends_well() -> None:
+    def ends(error: SeatrialError | None) -> None:
+        with stage("loadtest", "mine"):
+            if error is not None:
+                raise error
+
+    assert why_it_failed("loadtest@mine") is None
+    with pytest.raises(SeatrialError):
+        ends(SeatrialError("found no usage,\nexpected some; " + "x" * 1000))
+    said = why_it_failed("loadtest@mine")
+    assert said is not None
+    assert said.startswith("found no usage, expected some; xxx")
+    assert len(said) == 600
+    assert why_it_failed("loadtest@other") is None
+    ends(None)
+    assert why_it_failed("loadtest@mine") is None
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from pipeline.load.metrics import gauge
+from pipeline.load.server_metrics import gauge
 
 GROWTH_SEEN = 0.01  # of the memory at the start of a stage
 _QUARTERS = 4
@@ -54,10 +54,10 @@ def idle_blocks(before: Mapping[str, float] | None, after: Mapping[str, float] |
     for metrics, when in ((before, "before"), (after, "after")):
         if metrics is None:
             return f"the server had no metrics {when} the load"
-        used = gauge(dict(metrics), "kv_blocks_used")
+        used = gauge(metrics, "kv_blocks_used")
         if used is None:
             return "the server does not report its KV blocks"
-        busy = (gauge(dict(metrics), "requests_running") or 0) + (gauge(dict(metrics), "requests_waiting") or 0)
+        busy = (gauge(metrics, "running") or 0) + (gauge(metrics, "waiting") or 0)
         if busy:
             return f"the server was not idle {when} the load: {busy:.0f} requests ran or waited"
         ends.append(round(used))

@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 from scipy import stats
 
+from pipeline.load.analysis.finish import stop_at_limit
 from pipeline.load.samples import measured
 
 _PILE_LEAST, _PILE_P, _PILE_AROUND = 5, 1e-4, 3
@@ -146,18 +147,21 @@ def truncation(
     begins = onset(rows.filter(known)["concurrency"].to_list(), short.filter(known).to_list()) if short.any() else None
     reasons = dict(rows.group_by(pl.col("finish_reason").fill_null("none")).len().sort("finish_reason").iter_rows())
     paired = compare(pairs)
+    lied = stop_at_limit(rows, fixed_output=fixed_output)
     out: dict[str, Any] = {
         "answers": rows.height,
         "short": int(short.sum()),
         "finish_reasons": reasons,
         "ceiling": asdict(top) if top else None,
         "onset": asdict(begins) if begins else None,
+        "stop_at_limit": lied.json() if lied else None,
         "length_and_load": _correlation(rows),
         "paired": asdict(paired) | {"interval": list(paired.interval) if paired.interval else None},
         "pairs": [asdict(p) for p in pairs],
         "deterministic": deterministic,
     }
-    return out | {"found": _found(paired, deterministic) or bool(short.any()), "words": words(out)}
+    found = _found(paired, deterministic) or bool(short.any()) or lied is not None
+    return out | {"found": found, "words": words(out)}
 
 
 def _found(paired: Paired, deterministic: bool) -> bool:
@@ -188,6 +192,8 @@ def words(t: dict[str, Any]) -> str:
             f"from {o['concurrency']} requests in flight on {o['share_from']:.0%} are short, below that "
             f"{o['share_below']:.0%}"
         )
+    if t["stop_at_limit"]:
+        said.append(t["stop_at_limit"]["words"])
     if not p["n"]:
         said.append("no prompt was sent again when idle")
     elif p["different"] or p["same"]:

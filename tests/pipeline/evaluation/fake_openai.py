@@ -32,6 +32,15 @@ class Fake:
         self.running, self.most_running, self._lock = 0, 0, threading.Lock()
         self.gate: threading.Event | None = None  # holds answers back until set
         self.base_url = ""
+        self.started_unix_s: float | None = None  # what /metrics says of the process; None: there are none
+        self.restart_after: int | None = None  # so many requests, after which another process seems to answer
+
+    def metrics(self) -> str | None:
+        if self.started_unix_s is None:
+            return None
+        again = self.restart_after is not None and len(self.requests) >= self.restart_after
+        name = "process_start_time_seconds"
+        return f"# TYPE {name} gauge\n{name} {self.started_unix_s * (1 + again)}\n"
 
     def reply(self, body: dict[str, Any]) -> dict[str, Any]:
         if body.get("echo"):
@@ -92,6 +101,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, {"data": [{"id": "m", "owned_by": "tests", "created": 1}]})
         elif self.path == "/info":
             self._send(200, {"model": "m", "derived": {"compute_dtype": "float32"}})
+        elif self.path == "/metrics":
+            told = self.fake.metrics()
+            self._send(404 if told is None else 200, (told or "none").encode())
         else:
             self._send(200, {"status": "ok"})
 

@@ -22,8 +22,8 @@ from loadtests.output import read_run
 from pipeline.errors import SeatrialError
 from pipeline.load import __main__ as load_main
 from pipeline.load import child as child_module
-from pipeline.load import measure as measuring
 from pipeline.load.measure import measure
+from pipeline.load.metrics import SAMPLE_SCHEMA
 from pipeline.provenance import Header
 from pipeline.serving import Server
 from pipeline.stage import Stage
@@ -110,7 +110,7 @@ def test_five_files_and_a_header(tmp_path: Path, child: Server) -> None:
     assert server["info"]["model"] == server["info_after"]["model"] == "mock"
     assert "seatrial_num_requests_running" in server["metrics_after"]
     samples = pl.read_parquet(out / "samples.parquet")
-    assert samples.columns == list(measuring.SAMPLE_SCHEMA)
+    assert samples.columns == list(SAMPLE_SCHEMA)
     assert samples.height >= 1
     assert samples["rss_bytes"].min() > 0  # type: ignore[operator]
 

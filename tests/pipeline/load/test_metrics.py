@@ -6,7 +6,16 @@ import time
 import httpx
 import pytest
 
-from pipeline.load.metrics import Sampler, gauge, parse_metrics, read_metrics, tree_rss_bytes
+from pipeline.load.metrics import (
+    SAMPLE_SCHEMA,
+    Sampler,
+    look,
+    parse_metrics,
+    read_metrics,
+    samples_frame,
+    tree_rss_bytes,
+)
+from pipeline.load.server_metrics import gauge
 from tests.loadtests.mock_server import mock_server
 
 TEXT = """\
@@ -24,6 +33,20 @@ odd NaN
 """
 
 
+GROWING = """\
+# TYPE vllm:request_success_total counter
+vllm:request_success_total{engine="0",finished_reason="stop"} 12
+vllm:request_success_total{engine="0",finished_reason="length"} 1
+# TYPE vllm:request_queue_time_seconds histogram
+vllm:request_queue_time_seconds_bucket{le="0.3"} 3
+vllm:request_queue_time_seconds_bucket{le="+Inf"} 4
+vllm:request_queue_time_seconds_count 4
+vllm:request_queue_time_seconds_sum 1.5
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running 3
+"""
+
+
 def test_parse() -> None:
     found = parse_metrics(TEXT)
     assert found["seatrial_num_requests_running"] == 3
@@ -33,8 +56,8 @@ def test_parse() -> None:
 
 def test_columns_are_found_under_the_names_of_several_servers() -> None:
     found = parse_metrics(TEXT)
-    assert gauge(found, "requests_running") == 3
-    assert gauge(found, "requests_waiting") == 7
+    assert gauge(found, "running") == 3
+    assert gauge(found, "waiting") == 7
     assert gauge(found, "kv_blocks_used") is None
 
 
@@ -49,6 +72,31 @@ def test_a_server_without_metrics_is_none() -> None:
 def test_text_of_another_kind_is_an_error() -> None:
     with pytest.raises(ValueError):
         parse_metrics("<html>{ not metrics")
+
+
+def test_a_look_tells_what_only_grows_and_whether_anybody_listens() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.host == "away":
+            raise httpx.ConnectError("Connection refused", request=request)
+        if request.url.host == "slow":
+            raise httpx.ReadTimeout("timed out", request=request)
+        return httpx.Response(404) if request.url.host == "bare" else httpx.Response(200, text=GROWING)
+
+    with httpx.Client(transport=httpx.MockTransport(answer)) as http:
+        seen = look(http, "http://here")
+        assert seen.counters == {"vllm:request_success_total": 13, "vllm:request_queue_time_seconds_count": 4}
+        assert seen.values == parse_metrics(GROWING)
+        for host, refused in (("away", True), ("slow", False), ("bare", False)):
+            found = look(http, f"http://{host}")
+            assert (found.values, found.refused, found.counters) == (None, refused, {})
+
+
+def test_samples_lie_on_the_clock_of_the_run_and_shares_stay_shares() -> None:
+    row = dict.fromkeys(SAMPLE_SCHEMA) | {"at_unix_s": 1.5, "requests_running": 3.0, "kv_usage_share": 0.25}
+    frame = samples_frame([row], "1970-01-01T00:00:01Z")
+    assert frame.row(0, named=True) == dict.fromkeys(SAMPLE_SCHEMA) | {
+        "t_s": 0.5, "requests_running": 3, "kv_usage_share": 0.25,
+    }  # fmt: skip
 
 
 def test_memory_of_a_process_tree() -> None:
