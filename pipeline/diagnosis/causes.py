@@ -9,6 +9,14 @@ from dataclasses import dataclass
 CAUSES: dict[str, tuple[str, str]] = {
     "queue": ("requests wait for a place in the batch", "max_num_seqs, or fewer users a server"),
     "prefill_compute": ("the prompt's own computation", "prefill kernels (isa, threads), shorter prompts"),
+    "prefill_phase": (
+        "from the first step to the first token: the prompt's computation and what shares its steps",
+        "shorter prompts, the size of prefill chunks, prefill kernels",
+    ),
+    "decode_steps": (
+        "the server's own steps between two tokens",
+        "decode kernels and memory bandwidth, fewer requests in the batch, smaller prefill chunks beside them",
+    ),
     "behind_prefill": ("other prompts are computed first", "max_num_batched_tokens, prefill_chunk_tokens"),
     "decodes_beside": ("decodes share the steps of the prompt", "prefill: separate, max_num_batched_tokens"),
     "preempted": ("preempted: the KV pool was full", "memory_limit_bytes, kv_dtype: int8, fewer max_num_seqs"),
@@ -25,6 +33,7 @@ CAUSES: dict[str, tuple[str, str]] = {
     "batch_full": ("the batch is full while requests wait", "max_num_seqs"),
     "offered_load": ("nothing waits: the load offered is all that is asked", "more users, to see the limit"),
     "settings": ("the engine was asked to work otherwise", "the setting named"),
+    "restarted": ("the server began anew while it was measured", "its log: why its process ended"),
     "failing": ("requests fail or are refused", "the reason named"),
     "cut_short": ("answers end early and say that they are whole", "max_tokens handling under load"),
     "template": ("prompts have other tokens than before", "chat template, BOS handling, tokenizer files"),

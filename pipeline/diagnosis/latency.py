@@ -9,12 +9,13 @@ import numpy as np
 import polars as pl
 
 from loadtests.quantiles import min_samples, nearest_rank
+from pipeline.diagnosis import told
 from pipeline.diagnosis.causes import Finding, ranked
 from pipeline.diagnosis.inputs import Run
 from pipeline.diagnosis.steps import StepCost, fit, stalled_s
+from pipeline.diagnosis.told import WORSE
 from pipeline.load.samples import stage_latencies
 
-WORSE = 1.05  # times the other run's figure: from here on a figure is called worse
 TAIL = 0.95  # requests or steps from this quantile on are the tail
 IN_THE_TAIL, OF_A_MEAN_GAP = "in the tail", "of a mean gap"
 NO_LOG = "the engine's step log and request log were not kept with this run"
@@ -92,8 +93,9 @@ def _held(
     said, ratio = _figure(run, against, stage, metric)
     mine = take_apart(run, stage)
     theirs = None if against is None else take_apart(against, stage)
-    if mine is None:
-        return Finding(symptom, "worse" if ratio and ratio >= WORSE else "measured", f"{said}; {NO_LOG}")
+    both_told = against is not None and told.why_none(run) is None and told.why_none(against) is None
+    if mine is None or (theirs is None and both_told):  # a log is held against a log, else metrics against metrics
+        return told.held(symptom, said, ratio, (run, against), stage, metric, NO_LOG)
     if against is None or theirs is None:
         more = "" if against is None else f"; {NO_LOG} of {against.name}"
         figures = {n: f"{mine.ms.get(n, 0):.1f} of {mine.total_ms:.1f} ms {mine.where}" for n in names}

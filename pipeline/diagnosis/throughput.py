@@ -6,6 +6,7 @@ import polars as pl
 
 from pipeline.diagnosis.causes import Cause, Finding
 from pipeline.diagnosis.inputs import Run
+from pipeline.diagnosis.told import restarted, throughput_causes
 
 WORSE = 0.95  # of the other run's rate
 OFTEN = 0.1  # of the steps
@@ -23,9 +24,9 @@ def throughput(run: Run, against: Run | None) -> Finding:
     text = f"{rate:.1f} output tokens a second" + (f"; {against.name}: {other:.1f}" if other and against else "")
     state = "measured" if not other else "worse" if rate < WORSE * other else "as before"
     if run.steps is None or not run.steps.height:
-        return Finding(
-            symptom, state, f"{text}; the engine's step log was not kept with this run", _failing(run, against)
-        )
+        causes, told = throughput_causes(run)
+        found = (*_failing(run, against), *causes)
+        return Finding(symptom, state, f"{text}; the engine's step log was not kept with this run; {told}", found)
     steps, total = run.steps, _blocks(run)
     slots = int(run.settings.get("max_num_seqs") or 0)
     budget = int(run.settings.get("max_num_batched_tokens") or 0)
@@ -75,10 +76,12 @@ def leaked_blocks(steps: pl.DataFrame) -> int:
 
 
 def _failing(run: Run, against: Run | None) -> tuple[Cause, ...]:
-    """Requests that failed, and answers that end early and say they are whole; more of them than in the other run."""
+    """A server that began anew; requests that failed, and answers that end early and say they are whole; more of them
+    than in the other run.
+    """
     if run.records is None:
         return ()
-    found = []
+    found = [*restarted(run)]
     rows = run.records.filter(pl.col("phase") == "measured")
     then = None if against is None or against.records is None else against.records.filter(pl.col("phase") == "measured")
 

@@ -67,18 +67,25 @@ def _slowest(run: TierRun, metric: str, rules: Rules) -> tuple[str, dict[str, An
 
 @dataclass(frozen=True)
 class Pressure:
-    """What the second-by-second samples say of a span of the run."""
+    """What the second-by-second samples say of a span of the run. None: a foreign server does not tell it."""
 
     samples: int
     waiting_share: float
-    kv_peak_share: float
-    preemptions: int
+    kv_peak_share: float | None
+    preemptions: int | None
     running: float
 
+    @property
+    def of_memory(self) -> bool:
+        return (self.kv_peak_share or 0.0) >= KV_SHARE or bool(self.preemptions)
+
     def __str__(self) -> str:
+        peak, preempted = self.kv_peak_share, self.preemptions
+        kv = "use of the KV pool not told" if peak is None else f"KV blocks in use peaked at {peak:.0%}"
+        put_out = "preemptions not told" if preempted is None else f"{preempted} preemptions"
         return (
-            f"requests waited in {self.waiting_share:.0%} of {self.samples} samples, KV blocks in use peaked at "
-            f"{self.kv_peak_share:.0%}, {self.preemptions} preemptions, {self.running:.1f} requests ran on average"
+            f"requests waited in {self.waiting_share:.0%} of {self.samples} samples, {kv}, {put_out}, "
+            f"{self.running:.1f} requests ran on average"
         )
 
 
@@ -94,16 +101,20 @@ def _pressure(run: TierRun, stage: str | None = None) -> Pressure | None:
         mine = run.records.filter(pl.col("stage") == stage)
         start, end = mine["due_s"].min(), mine["end_s"].max() or mine["due_s"].max()
         s = s.filter(pl.col("t_s").is_between(start, end)) if start is not None else s.clear()
-    s = s.drop_nulls(list(needed)).filter(pl.col("kv_blocks_total") > 0)
+    s = s.drop_nulls(["t_s", "requests_running", "requests_waiting"]).filter(pl.col("kv_blocks_total").fill_null(1) > 0)
     if not s.height:
         return None
-    figures = s.select(
+    used = pl.col("kv_blocks_used") / pl.col("kv_blocks_total")
+    if "kv_usage_share" in s.columns:  # of a server that tells no blocks
+        used = pl.coalesce(used, pl.col("kv_usage_share"))
+    told = pl.col("preemptions_total").drop_nulls()
+    waiting, kv, preemptions, running = s.select(
         (pl.col("requests_waiting") > 0).mean().alias("waiting"),
-        (pl.col("kv_blocks_used") / pl.col("kv_blocks_total")).max().alias("kv"),
-        (pl.col("preemptions_total").last() - pl.col("preemptions_total").first()).alias("preemptions"),
+        used.max().alias("kv"),
+        (told.last() - told.first()).alias("preemptions"),
         pl.col("requests_running").mean().alias("running"),
     ).row(0)
-    return Pressure(s.height, float(figures[0]), float(figures[1]), int(figures[2]), float(figures[3]))
+    return Pressure(s.height, float(waiting), kv, None if preemptions is None else int(preemptions), float(running))
 
 
 def _ttft(run: TierRun, rules: Rules) -> dict[str, Any]:
@@ -125,7 +136,7 @@ def _ttft(run: TierRun, rules: Rules) -> dict[str, Any]:
         suspect = f"failing requests: {_failed_share(run, stage):.0%} of those in {stage} never had a first token"
     elif pressure is None and (waited or 0.0) < QUEUE_SHARE:
         suspect = "unknown: without samples a queue cannot be told from slow prefill"
-    elif pressure is not None and (pressure.kv_peak_share >= KV_SHARE or pressure.preemptions > 0):
+    elif pressure is not None and pressure.of_memory:
         suspect = "memory: the KV pool is full, requests are preempted or wait for blocks"
     elif (
         waited >= QUEUE_SHARE if waited is not None else pressure is not None and pressure.waiting_share >= QUEUE_SHARE

@@ -2,7 +2,7 @@
 
 The rows of the verdict's diagnosis say which stage of serving is at fault by the figures of the run alone. Where the
 engine's step log and request log were kept with it, ``pipeline.diagnosis`` takes the symptom apart, and the row says
-what it named. A row whose rules do not fail needs none.
+what it named; of a server without such logs, by the metrics that it exports. A row whose rules do not fail needs none.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def _named(step: int, mine: Run, theirs: Run) -> dict[str, Any]:
     from pipeline.diagnosis.quality import quality
     from pipeline.diagnosis.throughput import throughput
 
-    if step in (1, 2) and (mine.steps is None or mine.requests is None):
+    logs = mine.steps is not None and mine.requests is not None
+    if step in (1, 2) and not logs and "server_metrics" not in (mine.load or {}):
         return {"figure": NO_LOGS}
     try:
         looks = {1: lambda: ttft(mine, None), 2: lambda: itl(mine, None), 3: lambda: throughput(mine, None)}

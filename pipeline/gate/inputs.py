@@ -12,18 +12,21 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from engine.artifact import sha256_file
 from pipeline.provenance import Header
+from pipeline.stage import why_it_failed
 
 if TYPE_CHECKING:
     import polars as pl
 
 RESULTS = Path("results")
 EVALSET = Path("reports/evalset.json")
+_STAGES = {"plan.json": "plan", "eval": "evaluate", "load": "loadtest"}  # first part of a file's name -> who writes it
+_FOUND_CHARS = 60
 REVIEW = Path("reports/review.json")
 FILES = (
     "plan.json",
@@ -39,7 +42,7 @@ FILES = (
 class _Part(BaseModel):
     """What the gate reads of a file; the rest of it is let be."""
 
-    model_config = ConfigDict(extra="allow", strict=True)
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
 
 class _Ledger(_Part):
@@ -56,6 +59,16 @@ class _EvalsetName(_Part):
     version: str
 
 
+class _Restart(_Part):
+    words: str
+
+
+class _Steadiness(_Part):
+    """Whether one process answered throughout; absent in records of an older version."""
+
+    restarts: list[_Restart] = []
+
+
 class _Evaluation(_Part):
     header: dict[str, Any]
     evalset: _EvalsetName
@@ -63,6 +76,7 @@ class _Evaluation(_Part):
     accuracy: float = Field(ge=0, le=1)
     scenarios: dict[str, dict[str, Any]]
     partial: bool
+    server: _Steadiness | None = None
 
 
 class _Item(_Part):
@@ -83,12 +97,22 @@ class _Stage(_Part):
     requests: int = Field(ge=0)
 
 
+class _StopAtLimit(_Part):
+    words: str
+
+
+class _Truncation(_Part):
+    stop_at_limit: _StopAtLimit | None = None
+
+
 class _Load(_Part):
     header: dict[str, Any]
     profile: str
     client: dict[str, Any]
     stages: dict[str, _Stage]
     overall: dict[str, Any]
+    server_metrics: _Steadiness | None = None
+    truncation: _Truncation | None = None
 
 
 _ITEMS = TypeAdapter(list[_Item])
@@ -118,6 +142,11 @@ class TierRun:
             self.problems[f"{part} header"] = f"incomplete provenance: {_first(e)}"
             return None
 
+    def restarts(self, part: Literal["evaluation", "load"]) -> list[str]:
+        """In words, each time at which another process answered than before."""
+        value, key = {"evaluation": (self.evaluation, "server"), "load": (self.load, "server_metrics")}[part]
+        return [str(r["words"]) for r in ((value or {}).get(key) or {}).get("restarts") or []]
+
     def missing(self, *names: str) -> str | None:
         """Why these parts cannot be judged; None where all are there."""
         found = [why for name, why in self.problems.items() if any(name.startswith(n) for n in names)]
@@ -135,7 +164,8 @@ def read_tier(tier: str, root: Path = RESULTS) -> TierRun:
         try:
             return read(path, **names)
         except FileNotFoundError:
-            run.problems[name] = f"{path} is missing"
+            failed = why_it_failed(f"{_STAGES[name.partition('/')[0]]}@{tier}")
+            run.problems[name] = f"{path} is missing" + (f"; its stage ended with: {failed}" if failed else "")
         except ValidationError as e:
             run.problems[name] = f"{path} is not what its stage writes: {_first(e)}"
         except (OSError, ValueError, RecursionError, pl.exceptions.PolarsError) as e:
@@ -153,13 +183,26 @@ def read_tier(tier: str, root: Path = RESULTS) -> TierRun:
 
 
 class _Criterion(_Part):
-    items: int
+    """An interval without a problem decides, so it must be one, and all that is said with it must be there."""
+
+    items: int = Field(ge=0)
     alpha: float | None
     candidate_mean: float | None
     baseline_mean: float | None
     difference: float | None
-    interval: list[float] | None
+    interval: Annotated[list[float], Field(min_length=2, max_length=2)] | None
+    confidence: float | None = None
     problem: str | None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.interval is not None and self.interval[0] > self.interval[1]:
+            raise ValueError(f"its interval ends before it begins: {self.interval}")
+        said = ("alpha", "candidate_mean", "baseline_mean", "difference")
+        absent = [name for name in said if getattr(self, name) is None]
+        if self.interval is not None and not self.problem and absent:
+            raise ValueError(f"it has an interval and no problem, but {absent[0]} is null")
+        return self
 
 
 class _Named(_Part):
@@ -192,8 +235,11 @@ def read_review(path: Path = REVIEW) -> tuple[dict[str, Any] | None, str | None]
 
 
 def _first(e: ValidationError) -> str:
+    """The first mistake: where, what was expected, and what was found."""
     x = e.errors()[0]
-    return f"{'.'.join(map(str, x['loc'])) or 'content'}: {x['msg']}"
+    found = repr(x["input"])
+    found = found if len(found) <= _FOUND_CHARS else f"{found[:_FOUND_CHARS]}..."
+    return f"{'.'.join(map(str, x['loc'])) or 'content'}: {x['msg']} (found {found})"
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pipeline.gate.context import Context, result
 from pipeline.gate.policy import LatencyBaseline, QualityBaseline
 from pipeline.gate.result import RuleResult
-from pipeline.gate.rules.quality import delta_result, margin_of
+from pipeline.gate.rules.quality import delta_result, margin_of, not_measurable
 from pipeline.provenance import differing
 
 NONE_YET = "no baseline yet: nothing has been released"
@@ -29,8 +29,12 @@ def quality_baseline(rule: QualityBaseline, context: Context) -> list[RuleResult
         both = sum(row["id"] in base.scores for row in run.items)
         detail = f"{base.name} has scores for {both} of {len(run.items)} items"
         return [result(rule, "baseline", title, "undecided", detail, **margin_of(rule))]
-    scores = [(float(row["score"]), base.scores[row["id"]]) for row in run.items]
-    judged = delta_result(rule, context, run.items, scores, f"accuracy against {base.name}", "baseline")
+    asked_here = [row for row in run.items if not row.get("lacks")]
+    scores = [(float(row["score"]), base.scores[row["id"]]) for row in asked_here]
+    skipped = not_measurable(run.items)
+    judged = delta_result(
+        rule, context, asked_here, scores, f"accuracy against {base.name}", "baseline", skipped=skipped
+    )
     changed = differing(header, base.evaluation)
     if len(changed) > 1:
         more = f"confounded: {', '.join(changed)} differ from {base.name} at once, so a difference cannot be attributed"

@@ -6,7 +6,12 @@ from pipeline.gate.context import Context, result
 from pipeline.gate.inputs import EVALSET
 from pipeline.gate.policy import ClientHealth, EvalsetHealth, KvIntegrity, LedgerMatch, Provenance
 from pipeline.gate.result import Outcome, RuleResult
-from pipeline.provenance import differing, seam_of
+from pipeline.provenance import Header, differing, seam_of
+
+
+def is_foreign(header: Header) -> bool:
+    """Another engine's result: what it says of itself is recorded and cannot be checked."""
+    return header.engine.name.startswith("foreign ")
 
 
 def evalset_health(rule: EvalsetHealth, context: Context) -> list[RuleResult]:
@@ -64,8 +69,16 @@ def provenance(rule: Provenance, context: Context) -> list[RuleResult]:
         a, b = getattr(evaluated, part), getattr(loaded, part)
         if a.digest != b.digest:
             return said("fail", f"quality was measured with {part} {a.name}, latency with {b.name}: not one build")
-    if evaluated.quantisation.name != run.tier:
+    if not is_foreign(evaluated) and evaluated.quantisation.name != run.tier:
         return said("fail", f"results/{run.tier} holds results of {evaluated.quantisation.name}")
+    began_anew = [f"under load {w}" for w in run.restarts("load")]
+    began_anew += [f"while it was asked the regression set {w}" for w in run.restarts("evaluation")]
+    if began_anew:
+        return said(
+            "undecided",
+            f"not one server throughout: {'; '.join(began_anew)}; what answered before and after may be two builds",
+            "a run in which the server stays up",
+        )
     if (run.evaluation or {}).get("partial"):
         return said(
             "undecided",
@@ -121,7 +134,10 @@ def client_health(rule: ClientHealth, context: Context) -> list[RuleResult]:
 
 def ledger(rule: LedgerMatch, context: Context) -> list[RuleResult]:
     title = "memory as planned"
-    plan, server = context.run.plan, context.run.server
+    plan, server, header = context.run.plan, context.run.server, context.run.header("load")
+    if header is not None and is_foreign(header):
+        detail = f"not measurable here: {header.engine.name} does not say what memory it holds"
+        return [result(rule, "provenance", title, "not_applicable", detail, unit="%", limit=rule.within_percent)]
     if plan is None or server is None:
         why = context.run.missing("plan", "load/server") or "not measured"
         return [result(rule, "provenance", title, "undecided", why, unit="%", limit=rule.within_percent)]
@@ -149,7 +165,7 @@ def kv_integrity(rule: KvIntegrity, context: Context) -> list[RuleResult]:
     """Counted by the engine over the load test, its idle moments after it included."""
     title, values = "the KV pool's books", {"unit": "errors", "limit": 0.0}
     server, header = context.run.server, context.run.header("load")
-    if header is not None and header.engine.name.startswith("foreign "):
+    if header is not None and is_foreign(header):
         return [result(rule, "errors", title, "not_applicable", f"not measurable here: {header.engine.name}", **values)]
     if server is None:
         why = context.run.missing("load/server") or "no load test"

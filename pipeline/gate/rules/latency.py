@@ -125,6 +125,8 @@ def error_rate(rule: ErrorRate, context: Context) -> list[RuleResult]:
     failed = rows.filter(~pl.col("status").is_in(["ok", "abandoned"]))  # a user who leaves is the profile's doing
     kinds = ", ".join(f"{c} {s}" for s, c in sorted(failed.group_by("status").len().iter_rows()))
     detail = f"{failed.height} of {rows.height} requests failed{f' ({kinds})' if kinds else ''}"
+    if failed.height and (began_anew := context.run.restarts("load")):
+        detail += f"; {'; '.join(began_anew)}"
     return [_share(rule, context, title, failed.height, rows.height, detail, "fewer failures")]
 
 
@@ -143,7 +145,20 @@ def truncation(rule: Truncation, context: Context) -> list[RuleResult]:
         mean = short.select((pl.col("output_tokens") / pl.col("max_tokens")).mean()).item()
         detail += f" (on average {mean:.0%} of them)"
     share = _share(rule, context, title, short.height, rows.height, detail, "fewer of them")
-    return [_with_pairs(share, (context.run.load or {}).get("truncation"))]
+    looked = (context.run.load or {}).get("truncation")
+    return [_with_reasons(_with_pairs(share, looked), looked)]
+
+
+def _with_reasons(judged: RuleResult, looked: dict[str, Any] | None) -> RuleResult:
+    """A pass rests on the finish reasons: where the lengths contradict them nothing is known."""
+    lied = (looked or {}).get("stop_at_limit")
+    if not lied or judged.outcome == "fail":
+        return judged
+    said = str(lied.get("words"))
+    detail = judged.detail if said in judged.detail else f"{judged.detail}; {said}"
+    would = "a server that says 'length' of an answer that ends at its limit"
+    changes = {"outcome": "undecided", "detail": detail, "would_decide": would, "minutes_needed": None}
+    return judged.model_copy(update=changes)
 
 
 def _with_pairs(share: RuleResult, looked: dict[str, Any] | None) -> RuleResult:

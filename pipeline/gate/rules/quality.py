@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 from loadtests.quantiles import nearest_rank
@@ -25,8 +26,20 @@ def interval_outcome(low: float, high: float, worst: float) -> Outcome:
     return "fail" if high < worst else "undecided"
 
 
+def not_measurable(rows: list[dict[str, Any]]) -> str:
+    """What of the rows a server could not be asked, by the capability that it lacks, as the end of a sentence."""
+    lacking = Counter(str(r["lacks"]) for r in rows if r.get("lacks"))
+    return "".join(f"; {n} items are not measurable here: {name}" for name, n in sorted(lacking.items()))
+
+
+def _skipped(context: Context) -> str:
+    return not_measurable([*(context.run.items or []), *(context.reference.items or [])])
+
+
 def _pairs(context: Context) -> tuple[list[tuple[dict[str, Any], dict[str, Any]]], str | None]:
-    """(candidate, reference) rows of the same items; or why there are none."""
+    """(candidate, reference) rows of the same items; or why there are none. Left out is what either server could not be
+    asked for want of a capability: it is neither right nor wrong.
+    """
     mine, theirs = context.run, context.reference
     for run in (mine, theirs):
         if run.items is None or run.evaluation is None:
@@ -43,7 +56,7 @@ def _pairs(context: Context) -> tuple[list[tuple[dict[str, Any], dict[str, Any]]
         return [], f"{len(odd)} items were asked of one tier only, for instance {odd[0]}"
     if not ours:
         return [], "no items"
-    return [(ours[k], others[k]) for k in ours], None
+    return [(ours[k], others[k]) for k in ours if not ours[k].get("lacks") and not others[k].get("lacks")], None
 
 
 def delta_result(
@@ -54,8 +67,11 @@ def delta_result(
     title: str,
     group: Group,
     what: str = "items",
+    skipped: str = "",
 ) -> RuleResult:
-    """The paired rule on the (own, other) scores of ``rows``, where more is better."""
+    """The paired rule on the (own, other) scores of ``rows``, where more is better. ``skipped``: what is not among them
+    because a server could not be asked, as :func:`not_measurable` says it.
+    """
     confidence, margin = context.confidence(rule), rule.margin_points
     values: dict[str, Any] = {"unit": "points", "better": "higher", "limit": -margin, "n": len(rows)}
     asked = context.run.header("evaluation")
@@ -65,7 +81,7 @@ def delta_result(
         would = f"choose the margin of rule {rule.id} for {name} and say so in its key evalset"
         return result(rule, group, title, "undecided", detail, would_decide=would, **values)
     if len(rows) < rule.min_items:
-        detail = f"{len(rows)} {what}; the margin is for {rule.min_items} or more"
+        detail = f"{len(rows)} {what}; the margin is for {rule.min_items} or more{skipped}"
         would = f"{rule.min_items - len(rows)} more {what}"
         return result(rule, group, title, "undecided", detail, would_decide=would, **values)
     p = paired_delta(
@@ -86,7 +102,7 @@ def delta_result(
     detail = (
         f"{p.lost} {what} lost and {p.gained} gained of {p.n} (McNemar p = {p.mcnemar_p:.2g}), from {p.clusters} "
         f"independent sources; at this rate of flips ({flips:.0%}) so many see a loss of {seen:.1f} points with 80 % "
-        "power"
+        f"power{skipped}"
     )
     return result(
         rule,
@@ -117,7 +133,7 @@ def quality_delta(rule: QualityDelta, context: Context) -> list[RuleResult]:
     if why:
         return [result(rule, "quality", title, "undecided", why, **values)]
     scores = [(float(a["score"]), float(b["score"])) for a, b in pairs]
-    return [delta_result(rule, context, [a for a, _ in pairs], scores, title, "quality")]
+    return [delta_result(rule, context, [a for a, _ in pairs], scores, title, "quality", skipped=_skipped(context))]
 
 
 def cut_off(rule: CutOff, context: Context) -> list[RuleResult]:
@@ -131,7 +147,8 @@ def cut_off(rule: CutOff, context: Context) -> list[RuleResult]:
     if why or not generated:
         return [result(rule, "quality", title, "undecided", why or "no generated answers", **values)]
     scores = [(float(a["finish_reason"] != "length"), float(b["finish_reason"] != "length")) for a, b in generated]
-    return [delta_result(rule, context, [a for a, _ in generated], scores, title, "quality", "whole answers")]
+    rows = [a for a, _ in generated]
+    return [delta_result(rule, context, rows, scores, title, "quality", "whole answers", _skipped(context))]
 
 
 def pinned(rule: Pinned, context: Context) -> list[RuleResult]:
@@ -161,12 +178,15 @@ def pinned(rule: Pinned, context: Context) -> list[RuleResult]:
         return said("undecided", "the regression set has no pinned case", n=0)
     if not passed:
         return said("not_applicable", "nothing to lose: none of the pinned cases passed before", n=len(mine))
-    lost = [k for k in passed if not mine[k]["correct"]]
-    detail = f"{len(passed) - len(lost)} of {len(passed)} that passed before still pass"
+    unasked = [mine[k] for k in passed if mine[k].get("lacks")]
+    lost = [k for k in passed if not mine[k]["correct"] and not mine[k].get("lacks")]
+    detail = f"{len(passed) - len(lost) - len(unasked)} of {len(passed)} that passed before still pass"
+    detail += not_measurable(unasked)
     if lost:
         names = ", ".join(f"{k} (passes in {passed[k]})" for k in lost[:SHOWN])
         detail += f"; lost: {names}" + (f" and {len(lost) - SHOWN} more" if len(lost) > SHOWN else "")
-    return said("fail" if lost else "pass", detail, value=float(len(lost)), limit=0.0, n=len(mine))
+    outcome: Outcome = "fail" if lost else "undecided" if unasked else "pass"
+    return said(outcome, detail, value=float(len(lost)), limit=0.0, n=len(mine))
 
 
 def answer_length(rule: AnswerLength, context: Context) -> list[RuleResult]:
@@ -179,7 +199,8 @@ def answer_length(rule: AnswerLength, context: Context) -> list[RuleResult]:
     both = [(a, b) for a, b in pairs if a["kind"] != "choice" and None not in (a["output_tokens"], b["output_tokens"])]
     theirs = [float(b["output_tokens"]) for _, b in both]
     if why or len(both) < rule.min_items or not any(theirs):
-        detail = why or f"{len(both)} answers generated by both; the band is for {rule.min_items} or more"
+        few = f"{len(both)} answers generated by both; the band is for {rule.min_items} or more"
+        detail = why or few + _skipped(context)
         return [result(rule, "quality", title, "undecided", detail, unit="%", limit=band)]
     r = length_ratio(
         [float(a["output_tokens"]) for a, _ in both], theirs, [a["scenario"] for a, _ in both],
@@ -208,7 +229,8 @@ def divergence(rule: Divergence, context: Context) -> list[RuleResult]:
     pairs, why = _pairs(context)
     scored = [(a, b) for a, b in pairs if a.get("choice_logprobs") and b.get("choice_logprobs")]
     if why or not scored or len(scored) < rule.min_items:
-        detail = why or f"{len(scored)} items whose choices both scored; the limit is for {rule.min_items} or more"
+        few = f"{len(scored)} items whose choices both scored; the limit is for {rule.min_items} or more"
+        detail = why or few + _skipped(context)
         return [result(rule, "quality", title, "undecided", detail, **values)]
     try:
         found = [choice_divergence(b["choice_logprobs"], a["choice_logprobs"]) for a, b in scored]

@@ -107,6 +107,34 @@ def test_ratings_of_another_build_or_that_cannot_be_read_are_no_pass(run: Path) 
     assert "is not what `seatrial review import` writes" in found["detail"]
 
 
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        ({"interval": [0.1]}, "criteria.clarity.interval: List should have at least 2 items"),
+        ({"interval": [0.2, 0.1]}, "its interval ends before it begins: [0.2, 0.1]"),
+        ({"interval": ["a", "b"]}, "(found 'a')"),
+        ({"alpha": None}, "it has an interval and no problem, but alpha is null"),
+        ({"candidate_mean": None, "problem": ""}, "but candidate_mean is null"),
+        ({"baseline_mean": "4.0"}, "criteria.clarity.baseline_mean: Input should be a valid number (found '4.0')"),
+        ({"items": 39.5}, "(found 39.5)"),
+        ({"confidence": "high"}, "criteria.clarity.confidence"),
+        ({"difference": 1e400}, "Infinity is not a figure"),
+    ],
+)
+def test_ratings_edited_by_hand_are_named_with_what_was_found(run: Path, edit: dict[str, Any], words: str) -> None:
+    _ratings(run, **edit)
+    found = rule_of(judged(), "review")
+    assert found["outcome"] == "undecided"
+    assert found["detail"].startswith("reports/review.json ")
+    assert words in found["detail"]
+
+
+def test_a_number_too_large_for_a_figure_is_none(run: Path) -> None:
+    _ratings(run)
+    (run / REVIEW).write_text((run / REVIEW).read_text().replace('"alpha": 0.8', '"alpha": 1e999'))
+    assert "criteria.clarity.alpha: Input should be a finite number" in rule_of(judged(), "review")["detail"]
+
+
 @pytest.mark.parametrize("part", ["model", "engine", "quantisation", None])
 def test_ratings_of_an_earlier_build_of_the_tier_are_no_pass(run: Path, part: str | None) -> None:
     _ratings(run)
