@@ -8,6 +8,7 @@ from typing import Any
 
 from pipeline.report import numbers as say
 from pipeline.report.inputs import Json, RunData, TierData
+from pipeline.report.servers import gap_lines
 from pipeline.report.summary import header_of
 from pipeline.report.tiers import TierFigures, Value, pick
 
@@ -64,6 +65,8 @@ def _occupancy(tier: TierData) -> Value:
         )
         if say.is_number(used) and say.is_number(total) and total
     ]
+    if not shares and "kv_usage_share" in tier.samples.columns:  # a server that tells the share alone
+        shares = [float(v) for v in tier.samples["kv_usage_share"].to_list() if say.is_number(v)]
     return Value(max(shares)) if shares else Value(None, "the server does not report its blocks")
 
 
@@ -292,6 +295,7 @@ def holes(run: RunData, figures: dict[str, TierFigures]) -> list[str]:
     if blind:
         looks = "One look" if len(blind) == 1 else f"{len(blind)} looks"
         out.append(f"{looks} over time could not be told either way; the first: {blind[0]}.")
+    out += gap_lines(run)
     if run.review is None:
         out.append("How the answers read to people: nobody rated them (`seatrial review sample` draws a form).")
     if any(t.load for t in run.tiers.values()):

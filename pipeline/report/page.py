@@ -16,10 +16,11 @@ from pipeline.report.gates import gate_rows
 from pipeline.report.inputs import RunData
 from pipeline.report.quality import Flip, flips_of, pinned_cases, scenarios_of
 from pipeline.report.records import record_of, records_of
+from pipeline.report.servers import servers
 from pipeline.report.summary import Summary
 from pipeline.report.tiers import TierFigures, pick, wilson
 from pipeline.report.trust import trust_of
-from pipeline.report.walked import walked
+from pipeline.report.walked import diagnosed, walked
 
 TEMPLATES = Path(__file__).parent / "templates"
 FLIPS_OPEN, FLIPS_MOST = 8, 120
@@ -136,6 +137,8 @@ def context_of(
         "tuple_head": evidence.TUPLE_HEAD,
         "derived_tiers": derived_tiers,
         "derived": derived,
+        "servers": servers(run),
+        "diagnosed": diagnosed(run),
         "walked": walked(run),
         "trust": trust_of(run),
         "holes": evidence.holes(run, figures),

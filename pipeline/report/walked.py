@@ -1,4 +1,6 @@
-"""The diagnosis of the candidate, walked anew from the engine's own logs (see :mod:`pipeline.diagnosis`)."""
+"""The diagnosis of the candidate. What the verdict says is what the page says; the walk over the engine's own logs (see
+:mod:`pipeline.diagnosis`) stands beside it as figures. It names a cause only where there is no verdict that could.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from pipeline.diagnosis.causes import Finding
 from pipeline.diagnosis.inputs import Run, read_run_folder
 from pipeline.diagnosis.walk import named, walk
 from pipeline.errors import SeatrialError
-from pipeline.report.inputs import RunData
+from pipeline.gate.explained import OVER
+from pipeline.report.inputs import Json, RunData
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,30 @@ class Walked:
     @property
     def worse(self) -> list[str]:
         return [f.symptom for f in self.findings if f.state == "worse"]
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """The rows of the verdict's diagnosis, and the one sentence that they come to."""
+
+    rows: list[Json]
+    lead: str
+
+
+def diagnosed(run: RunData) -> Verdicts | None:
+    """What the gate named; None where there is no verdict, or one without a diagnosis."""
+    found = (run.verdict or {}).get("diagnosis")
+    rows = [r for r in found if isinstance(r, dict)] if isinstance(found, list) else []
+    if not rows:
+        return None
+    named = next((r for r in rows if r.get("cause")), None)
+    if named is not None:
+        return Verdicts(rows, f"Named: {named['cause']} ({named.get('figure')}); try: {named.get('knob')}.")
+    failing = [r for r in rows if str(r.get("finding")).startswith(OVER)]
+    if failing:
+        why = "; ".join(f"{r.get('symptom')}: {r.get('figure') or r.get('suspect')}" for r in failing)
+        return Verdicts(rows, f"Not explained: {why}.")
+    return Verdicts(rows, "No rule of these fails, so no cause is named.")
 
 
 def walked(run: RunData) -> Walked:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipeline.diagnosis.causes import Cause, Finding
 from pipeline.drill.aa import RECORD
+from pipeline.gate.explained import OVER
 from pipeline.params import Params
 from pipeline.report import evidence, figures, findings
+from pipeline.report import walked as walked_module
 from pipeline.report.build import build
 from pipeline.report.inputs import read_run
 from pipeline.report.tiers import all_figures
 from pipeline.report.trust import trust_of
-from pipeline.report.walked import walked
+from pipeline.report.walked import Verdicts, diagnosed, walked
 from tests.pipeline.report import extras, html_checks
 
 Run = tuple[Path, Params]
@@ -69,6 +73,44 @@ def test_the_walk_names_a_cause_or_says_that_it_has_none(whole_run: Run, tmp_pat
     assert empty.findings == []
     assert "holds neither load.json nor eval/items.jsonl" in empty.reason
     assert str(tmp_path) not in empty.reason
+
+
+def test_the_page_says_of_the_diagnosis_what_the_verdict_says(run_copy: Run) -> None:
+    row = {"step": 1, "symptom": "P99 time to first token", "finding": f"{OVER}P95", "evidence": "", "suspect": "x"}
+    verdict = run_copy[0] / "reports/verdict.json"
+
+    def told(**changes: Any) -> Verdicts:
+        extras.edit(verdict, lambda v: v.update(diagnosis=[row | changes]))
+        found = diagnosed(read_run(*run_copy))
+        assert found is not None
+        return found
+
+    named = told(cause="requests wait for a place in the batch", figure="80 of 100 ms", knob="max_num_seqs")
+    assert named.lead == "Named: requests wait for a place in the batch (80 of 100 ms); try: max_num_seqs."
+    assert told(figure="the logs were not kept").lead == (
+        "Not explained: P99 time to first token: the logs were not kept."
+    )
+    assert told(finding="within limits").lead.endswith("no cause is named.")
+    extras.edit(verdict, lambda v: v.update(diagnosis="edited by hand"))
+    assert diagnosed(read_run(*run_copy)) is None
+
+
+def test_one_cause_is_named_on_the_page(run_copy: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The walk finds the candidate worse than the reference in what no rule limits: the verdict alone names."""
+    empty = '<svg width="1" height="1" viewBox="0 0 1 1"></svg>'
+    monkeypatch.setattr(figures.vl_convert, "vegalite_to_svg", lambda spec, **options: empty)
+    worse = Finding("throughput", "worse", "half of it", (Cause("batch_full", 1.0, "all 16 places taken"),))
+    monkeypatch.setattr(walked_module, "walk", lambda mine, theirs: [worse])
+    build(*run_copy)
+    page = (run_copy[0] / "reports/scorecard.html").read_text(encoding="utf-8")
+    text = " ".join(html_checks.read(page).text.split())
+    assert "No rule of these fails, so no cause is named." in text
+    assert "Named:" not in text
+    assert "all 16 places taken" in text
+    (run_copy[0] / "reports/verdict.json").unlink()
+    build(*run_copy)
+    page = (run_copy[0] / "reports/scorecard.html").read_text(encoding="utf-8")
+    assert "Named: the batch is full while requests wait (all 16 places taken)" in page
 
 
 def test_findings_are_marked_in_their_stage_and_metric(run_copy: Run) -> None:
