@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from loadtests.simulator.process import Simulated, simulator
 from loadtests.simulator.scenario import Scenario
+from loadtests.simulator.truth import Truth
 
 # One for all: each new one reads the certificates of the machine first. It keeps no connection to an ended server.
 HTTP = httpx.Client(limits=httpx.Limits(max_keepalive_connections=0))
@@ -31,10 +32,17 @@ def chat(sim: Simulated, tokens: int = 5, prompt: str = "one two") -> httpx.Resp
     return HTTP.post(f"{sim.url}/v1/chat/completions", json=body(tokens, prompt), headers=headers, timeout=240)
 
 
+def ended(sim: Simulated, count: int) -> list[Truth]:
+    """The truths once ``count`` requests have ended: the line of a request is written after its last byte."""
+    while len(found := sim.truth()) < count:
+        time.sleep(0.01)
+    return found
+
+
 def test_truth_says_what_was_planned_and_what_was_sent(tmp_path: Path) -> None:
     with simulator(Scenario(ttft_ms=20, gaps_ms=(10, 30)), tmp_path) as sim:
         assert chat(sim).text.endswith("data: [DONE]\n\n")
-        (t,) = sim.truth()
+        (t,) = ended(sim, 1)
     assert (t.number, t.request_id, t.end, t.output_tokens, t.prompt_tokens) == (0, "mine-one two", "done", 5, 2)
     planned = [p for p, _, _ in t.sent]
     assert t.started_s is not None
@@ -51,7 +59,7 @@ def test_slots_queue_and_refusal(tmp_path: Path) -> None:
     scenario = Scenario(ttft_ms=3000, slots=1, queue=1)  # all three are there before the first is answered
     with simulator(scenario, tmp_path) as sim, ThreadPoolExecutor(3) as pool:
         answers = list(pool.map(lambda i: chat(sim, 2, f"p{i}"), range(3)))
-        truths = sim.truth()
+        truths = ended(sim, 3)
     assert sorted(a.status_code for a in answers) == [200, 200, 429]
     refused = next(a for a in answers if a.status_code == 429)
     assert refused.headers["Retry-After"] == "1"
@@ -70,7 +78,7 @@ def test_what_it_says_of_itself(tmp_path: Path) -> None:
         assert HTTP.get(f"{sim.url}/v1/models").json()["data"][0]["id"] == "sim"
         assert HTTP.get(f"{sim.url}/nothing").status_code == 404
         assert HTTP.post(f"{sim.url}/v1/chat/completions", json={"messages": []}).status_code == 400
-        truths = sim.truth()
+        truths = ended(sim, 4)
     assert "seatrial_kv_blocks_used 6\n" in metrics  # the first request is spared by default
     assert "seatrial_generation_tokens_total 15\n" in metrics
     assert [t.cached_tokens for t in truths] == [0, 1, 1, None]
@@ -82,7 +90,7 @@ def test_broken_streams(tmp_path: Path, how: str) -> None:
     with simulator(Scenario.model_validate({"faults": [fault]}), tmp_path) as sim:
         with pytest.raises(httpx.TransportError):
             chat(sim)
-        (t,) = sim.truth()
+        (t,) = ended(sim, 1)
     assert (t.end, len(t.token_times_s)) == (how, 2)
 
 
@@ -93,7 +101,7 @@ def test_refusals_and_slow_heads(tmp_path: Path) -> None:
     ]
     with simulator(Scenario.model_validate({"ttft_ms": 10, "faults": faults}), tmp_path) as sim:
         codes = [chat(sim).status_code for _ in range(3)]
-        truths = sim.truth()
+        truths = ended(sim, 3)
     assert codes == [200, 503, 200]
     slow = truths[2]
     assert (slow.head_s or 0) - (slow.started_s or 0) >= 0.08
@@ -104,8 +112,7 @@ def test_a_client_that_leaves_is_noticed(tmp_path: Path) -> None:
     with simulator(Scenario(itl_ms=20), tmp_path) as sim:
         with HTTP.stream("POST", f"{sim.url}/v1/chat/completions", json=body(500)) as answer:
             next(answer.iter_raw())
-        while not (found := sim.truth()):
-            time.sleep(0.01)
+        found = ended(sim, 1)
     assert (found[0].end, found[0].output_tokens) == ("client_gone", 500)
     assert len(found[0].sent) < 500
     assert json.loads((tmp_path / "scenario.json").read_text())["itl_ms"] == 20
@@ -124,7 +131,7 @@ def test_a_restart_resets_what_is_open_and_begins_the_books_anew(tmp_path: Path)
             chat(sim)
         told.append(HTTP.get(f"{sim.url}/metrics").text)
         chat(sim)
-        truths = sim.truth()
+        truths = ended(sim, 4)
     assert [t.end for t in truths] == ["done", "done", "reset", "done"]
     before, after = ({m.group(1): float(m.group(2)) for m in re.finditer(r"^(\S+) (\S+)$", t, re.M)} for t in told)
     assert after["process_start_time_seconds"] > before["process_start_time_seconds"]
@@ -142,7 +149,7 @@ def test_streams_that_are_open_at_a_restart_break(tmp_path: Path) -> None:
                 chat(sim)
             with pytest.raises(httpx.TransportError):
                 list(parts)
-        truths = sim.truth()
+        truths = ended(sim, 2)
     assert [(t.number, t.end) for t in truths] == [(0, "reset"), (1, "reset")]
 
 

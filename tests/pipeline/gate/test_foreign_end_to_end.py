@@ -16,6 +16,7 @@ from pipeline.errors import SeatrialError
 from pipeline.load import __main__ as load_main
 from tests.pipeline.gate.helpers import edit_json, judged, rule_of
 
+ROOT = Path(__file__).resolve().parents[3]
 TIERS = ("bf16", "int8", "int4")
 STAGE = {
     "name": "short_burst", "warmup_s": 0, "duration_s": 1.5, "arrivals": {"kind": "constant", "rate_per_s": 30},
@@ -28,6 +29,7 @@ PROFILE = {"name": "t", "kind": "smoke", "drain_s": 60, "output": {"fixed_by": "
 def _alone(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.stage._MEASURING_LOCK", tmp_path / "lock")  # not the machine's
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # nor that of child processes
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # whose code is this tree's, wherever they run
     shutil.rmtree(run / "results/int8/load")  # of the made-up run
 
 
