@@ -29,7 +29,6 @@ from pipeline.targets.capabilities import PREFIX
 from pipeline.targets.target import LOGS, Target
 
 
-
 def engine_logs(tier: str) -> Path:
     """Where the engine writes its own logs while it is measured; ``engine_log.keep`` brings them to the records."""
     return LOGS / f"load-{tier}.engine"
