@@ -33,12 +33,13 @@ class Fake:
         self.gate: threading.Event | None = None  # holds answers back until set
         self.base_url = ""
         self.started_unix_s: float | None = None  # what /metrics says of the process; None: there are none
-        self.restart_after: int | None = None  # so many requests, after which another process seems to answer
+        self.restarts_at: str | None = None  # last user message at which another process seems to take its place
 
     def metrics(self) -> str | None:
         if self.started_unix_s is None:
             return None
-        again = self.restart_after is not None and len(self.requests) >= self.restart_after
+        asked = [r["messages"][-1]["content"] for r in list(self.requests) if "messages" in r]
+        again = self.restarts_at in asked
         name = "process_start_time_seconds"
         return f"# TYPE {name} gauge\n{name} {self.started_unix_s * (1 + again)}\n"
 
