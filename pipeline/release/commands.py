@@ -1,4 +1,4 @@
-"""``seatrial release``: propose, promote, list, show, diff, rollback."""
+"""``seatrial release``: propose, promote, list, show, diff, rollback, undo."""
 
 from __future__ import annotations
 
@@ -50,17 +50,22 @@ def promote(name: Name, sign: Sign = False) -> None:
 @app.command("list")
 def list_(as_json: Json = False) -> None:
     """Releases and rollbacks, the newest first; the one in service is marked."""
+    from pipeline.release.interrupted import interrupted
     from pipeline.release.show import history, proposals
 
-    rows = history(artifact=_artifact())
+    rows, begun = history(artifact=_artifact()), interrupted()
     if as_json:
-        print(json.dumps({"schema_version": 1, "events": rows, "proposed": proposals()}, indent=2))
+        left_over = [{"event": x.event, "name": x.name, "record": x.record.as_posix(), "words": x.words} for x in begun]
+        value = {"schema_version": 1, "events": rows, "proposed": proposals(), "interrupted": left_over}
+        print(json.dumps(value, indent=2))
         return
+    for x in begun:
+        print(f"! {x.words}")
     for r in rows:
         mark = "*" if r["current"] else " "
         what = r["tier"] if r["event"] == "release" else f"rolled back: {r['why']}"
         waived = f", {r['waivers']} waived" if r["waivers"] else ""
-        left = "" if r["tagged"] else " (no tag here: interrupted, or not fetched)"
+        left = "" if r["tagged"] else f" (no tag here: interrupted, then {r['finish']} finishes it, or not fetched)"
         print(f"{mark} {r['sequence']:3} {r['name']:12} {r['at']}  {what}{waived}; {r['by']}{left}")
     if not rows:
         print("nothing has been released yet")
@@ -82,7 +87,8 @@ def show(
         print(json.dumps(state.as_json(), indent=2))
     else:
         r = state.release
-        print(f"{r.name}{' (in service)' if state.current else ''}: {r.tier} of {r.evaluation.model.name}")
+        where = " (in service)" if state.current else "" if state.complete else " (not finished)"
+        print(f"{r.name}{where}: {r.tier} of {r.evaluation.model.name}")
         print(f"{r.reason}\nowner {r.owner}; promoted {r.promoted_at} by {r.promoted_by}; policy {r.policy}")
         for w in r.waivers:
             print(f"waived: {w['rule']} until {w['expires']} by {w['owner']}: {w['reason']}")
@@ -121,3 +127,15 @@ def rollback(
         return
     print("\n".join(found.lines()))
     print(f"{done.path}: {name} is in service again, tagged {' and '.join(done.tags)}; push with --follow-tags")
+
+
+@app.command()
+def undo() -> None:
+    """Take back what a promotion or rollback left that was interrupted before its commit; nothing else."""
+    from pipeline.release.interrupted import undo as take_back
+
+    found = take_back()
+    for x in found:
+        print(f"taken back: the {x.event} {'of' if x.event == 'promotion' else 'to'} {x.name}")
+    if not found:
+        print("nothing is left of an interrupted promotion or rollback")

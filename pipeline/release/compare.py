@@ -82,12 +82,18 @@ def compare(before: Release, after: Release) -> Diff:
 
 
 def _accuracy(before: Release, after: Release) -> list[Figure]:
-    rows = [("accuracy", _mean(before), _mean(after))]
-    for name in before.scenarios.keys() & after.scenarios.keys():
-        a, b = (float(r.scenarios[name]["accuracy"]) for r in (before, after))
+    found = [_points("accuracy", _mean(before), _mean(after))]
+    for name in sorted(before.scenarios.keys() & after.scenarios.keys()):
+        a, b = (r.scenarios[name].get("accuracy") for r in (before, after))
         if a != b:
-            rows.append((f"accuracy {name}", a, b))
-    return [Figure(n, "%", 100 * a, 100 * b, 100 * (b - a)) for n, a, b in [rows[0], *sorted(rows[1:])]]
+            found.append(_points(f"accuracy {name}", a, b))
+    return found
+
+
+def _points(name: str, a: float | None, b: float | None) -> Figure:
+    """A scenario that could not be measured (no sandbox, no item answered) has no accuracy, and no change of it."""
+    change = None if a is None or b is None else 100 * (b - a)
+    return Figure(name, "%", None if a is None else 100 * a, None if b is None else 100 * b, change)
 
 
 def _mean(release: Release) -> float:

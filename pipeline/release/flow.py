@@ -1,6 +1,6 @@
 """Propose, promote, roll back. Each is: files by rename, then one commit of these files, then the tags, the last of
 which makes it complete. Killed in between, the same command run again finishes what is committed and starts anew what
-is not.
+is not (:mod:`pipeline.release.interrupted` says what there is of that kind).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pipeline.gate.inputs import RESULTS
 from pipeline.gate.verdict import VERDICT
 from pipeline.release import repository as repo
 from pipeline.release.card import card
+from pipeline.release.interrupted import in_service, refuse_beside, restore
 from pipeline.release.record import (
     PROPOSED,
     RELEASES,
@@ -23,7 +24,6 @@ from pipeline.release.record import (
     Release,
     Rollback,
     compose,
-    current_release,
     next_sequence,
     read_record,
     releases,
@@ -64,6 +64,7 @@ def propose(name: str, owner: str | None = None, *, artifact: str, ratings: Path
     """
     repo.require_repository()
     tag, me = repo.version_tag(artifact, name), repo.who()
+    refuse_beside("proposal", name)
     if path_of(name).exists() or repo.committed(path_of(name)) is not None or repo.tag_exists(tag):
         raise SeatrialError(f"{path_of(name)} exists already; a release is not rewritten, choose another name")
     proposal = _composed(name, owner or me, me, ratings)
@@ -84,6 +85,7 @@ def promote(name: str, *, artifact: str, sign: bool = False, step: Step = _go_on
     if (text := repo.committed(path)) is not None:
         release = read_record(path, Release, text)
         return _tagged(release, tag, artifact, sign=sign, step=step, only_finish=True)
+    refuse_beside("promotion", name)
     path.unlink(missing_ok=True)  # what an interrupted run left: it was never committed
     card_of(name).unlink(missing_ok=True)
     source = PROPOSED / f"{name}.json"
@@ -108,7 +110,7 @@ def promote(name: str, *, artifact: str, sign: bool = False, step: Step = _go_on
         step("commit")
         repo.commit_only(touched, f"Release {name}: {release.tier}\n\n{release.reason}\n")
     except Exception:  # a hook that refuses, a full disk
-        _restore(touched)
+        restore(touched)
         raise
     return _tagged(release, tag, artifact, sign=sign, step=step, only_finish=False)
 
@@ -123,6 +125,7 @@ def rollback(name: str, reason: str, *, artifact: str, sign: bool = False, step:
     tag = repo.version_tag(artifact, name)
     if not reason.strip():
         raise SeatrialError("a rollback needs a reason: what users met with the release that is left")
+    refuse_beside("rollback", name)
     if repo.committed(path_of(name)) is None or not repo.tag_exists(tag):
         known = ", ".join(r.name for r in releases()) or "none"
         raise SeatrialError(
@@ -137,7 +140,7 @@ def rollback(name: str, reason: str, *, artifact: str, sign: bool = False, step:
         elif not repo.tag_exists(number) and back[-1].sequence + 1 == next_sequence():
             repo.make_tag(number, f"{tag}^{{commit}}", _back_message(back[-1]), sign=sign)
             return Done(last, (number,), finished=True)
-    current = current_release()
+    current = in_service()
     if current is None or current.name == name:
         raise SeatrialError(f"{name} is in service already; there is nothing to roll back")
     record = Rollback(
@@ -155,7 +158,7 @@ def rollback(name: str, reason: str, *, artifact: str, sign: bool = False, step:
         step("commit")
         repo.commit_only([path], f"Roll back from {current.name} to {name}\n\n{reason}\n")
     except Exception:
-        _restore([path])
+        restore([path])
         raise
     step("tag")
     repo.make_tag(number, f"{tag}^{{commit}}", _back_message(record), sign=sign)
@@ -214,14 +217,3 @@ def _message(release: Release) -> str:
 
 def _back_message(record: Rollback) -> str:
     return f"{record.left} -> {record.to}\n\n{record.reason}\n"
-
-
-def _restore(paths: list[Path]) -> None:
-    """Files as they are committed; those that are not, gone."""
-    for path in paths:
-        text = repo.committed(path)
-        if text is None:
-            path.unlink(missing_ok=True)
-        else:
-            atomic_write(path, text)
-    repo.git("reset", "--quiet", "--", *(p.as_posix() for p in paths))

@@ -126,7 +126,15 @@ def current_release(folder: Path = RELEASES) -> Release | None:
     Raises:
         SeatrialError: a record that does not parse, or a rollback to what is no release.
     """
-    known, back = releases(folder), rollbacks(folder)
+    return current_of(releases(folder), rollbacks(folder), folder)
+
+
+def current_of(known: list[Release], back: list[Rollback], folder: Path = RELEASES) -> Release | None:
+    """The same of these events, each oldest first.
+
+    Raises:
+        SeatrialError: a rollback to what is no release.
+    """
     if not back or (known and known[-1].sequence > back[-1].sequence):
         return known[-1] if known else None
     found = next((r for r in known if r.name == back[-1].to), None)

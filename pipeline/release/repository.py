@@ -39,12 +39,17 @@ def _git(*arguments: str, input: str | None = None) -> subprocess.CompletedProce
         raise SeatrialError("git is not installed; releases are commits and tags, so they need it") from e
 
 
+def is_repository() -> bool:
+    """Whether this is a work tree that has a commit."""
+    return _git("rev-parse", "--verify", "--quiet", "HEAD").returncode == 0
+
+
 def require_repository() -> None:
     """
     Raises:
         SeatrialError: not in a work tree, or one without a commit.
     """
-    if _git("rev-parse", "--verify", "--quiet", "HEAD").returncode:
+    if not is_repository():
         raise SeatrialError(f"{Path.cwd()} is no git repository with a commit; releases are commits and tags in one")
 
 
@@ -70,6 +75,12 @@ def committed(path: Path, revision: str = "HEAD") -> bytes | None:
     """Content of a file in a commit; None if it is not there. ``path`` is relative to the working directory."""
     done = subprocess.run(["git", "show", f"{revision}:./{path.as_posix()}"], capture_output=True)
     return None if done.returncode else done.stdout
+
+
+def committed_names(folder: Path) -> set[str]:
+    """Names of the files right below ``folder`` in the last commit."""
+    found = git("ls-tree", "--name-only", "-z", "HEAD", "--", f"{folder.as_posix()}/")
+    return {Path(name).name for name in found.split("\0") if name}
 
 
 def commit_only(paths: Sequence[Path], message: str) -> None:

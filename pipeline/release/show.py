@@ -10,7 +10,8 @@ from engine.artifact import MANIFEST, ArtifactError, sha256_file, verify
 from pipeline.errors import SeatrialError
 from pipeline.release import repository as repo
 from pipeline.release.flow import path_of
-from pipeline.release.record import RELEASES, Release, Rollback, current_release, read_record, releases, rollbacks
+from pipeline.release.interrupted import command_of, done, in_service, interrupted
+from pipeline.release.record import RELEASES, Release, Rollback, read_record, releases
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,15 @@ def state_of(name: str, *, artifact: str) -> State:
             problem = f"{path} differs from the one that {tag} names: it was changed after it went out"
         elif signature == "bad":
             problem = f"the signature of {tag} does not hold: {said}"
-    if missing and problem is None:
-        how = "its promotion was interrupted (run it again)" if repo.committed(path) else "it is not committed"
+    begun = next((x for x in interrupted() if x.record == path), None)
+    if begun is not None:
+        problem = f"{', '.join(missing) or 'a commit of it'} not found: it is no release yet: {begun.words}"
+    elif missing and problem is None:
+        how = f"its promotion was interrupted (`seatrial release promote {name}` finishes it)"
         problem = f"{', '.join(missing)} not found: {how}, or tags were not fetched (git fetch --tags)"
-    current = current_release()
+    current = in_service()
     return State(
-        release, tag, current is not None and current.name == name, not missing, signature, said,
+        release, tag, current is not None and current.name == name, not missing and begun is None, signature, said,
         _artifact_here(release), _records_here(release), problem,
     )  # fmt: skip
 
@@ -90,24 +94,27 @@ def _records_here(release: Release) -> str:
 
 
 def history(*, artifact: str) -> list[dict[str, Any]]:
-    """One row an event, the newest first."""
-    current = current_release()
+    """One row an event that was committed, the newest first. ``tagged``: whether its last step, the tag, is here too;
+    ``finish``: the command that makes it where it is not.
+    """
+    current = in_service()
     rows: list[dict[str, Any]] = []
-    events: list[Release | Rollback] = [*releases(), *rollbacks()]
+    known, back = done()
+    events: list[Release | Rollback] = [*known, *back]
+    row: dict[str, Any]
     for event in events:
-        number = repo.stage_tag(artifact, event.sequence)
+        tagged = repo.tag_exists(repo.stage_tag(artifact, event.sequence))
         if isinstance(event, Rollback):
-            rows.append(
-                {"sequence": event.sequence, "event": "rollback", "name": event.to, "tier": None,
-                 "at": event.rolled_back_at, "by": event.rolled_back_by, "current": False, "waivers": None,
-                 "tagged": repo.tag_exists(number), "why": event.reason}
-            )  # fmt: skip
+            again = command_of("rollback", event.to)
+            row = {"event": "rollback", "name": event.to, "tier": None, "at": event.rolled_back_at,
+                   "by": event.rolled_back_by, "current": False, "waivers": None}  # fmt: skip
         else:
-            rows.append(
-                {"sequence": event.sequence, "event": "release", "name": event.name, "tier": event.tier,
-                 "at": event.promoted_at, "by": event.promoted_by or event.owner, "current": event == current,
-                 "waivers": len(event.waivers), "tagged": repo.tag_exists(number), "why": event.reason}
-            )  # fmt: skip
+            again = command_of("promotion", event.name)
+            row = {"event": "release", "name": event.name, "tier": event.tier, "at": event.promoted_at,
+                   "by": event.promoted_by or event.owner, "current": event == current,
+                   "waivers": len(event.waivers)}  # fmt: skip
+        row |= {"tagged": tagged, "finish": None if tagged else again, "why": event.reason}
+        rows.append({"sequence": event.sequence, **row})
     return sorted(rows, key=lambda r: -r["sequence"])
 
 

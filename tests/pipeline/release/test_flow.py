@@ -304,3 +304,15 @@ def test_ratings_are_recorded_when_somebody_says_that_they_are_of_this_candidate
     judged()
     with pytest.raises(SeatrialError, match="expected what `seatrial review import` writes"):
         propose("1.1.0", artifact="model", ratings=review)
+
+
+def test_a_scenario_without_accuracy_is_no_change(two: Path) -> None:
+    a, b = read_release("1.0.0"), read_release("1.1.0")
+    unmeasured = b.model_copy(update={"scenarios": b.scenarios | {"sums": b.scenarios["sums"] | {"accuracy": None}}})
+    for before, after in ((a, unmeasured), (unmeasured, a)):
+        found = compare(before, after)
+        figure = next(f for f in found.figures if f.name == "accuracy sums")
+        assert figure.change is None
+        assert {figure.before, figure.after} == {None, 50.0}
+        assert any("accuracy sums" in line and "not compared" in line for line in found.lines())
+    assert not [f for f in compare(unmeasured, unmeasured).figures if f.name == "accuracy sums"]
