@@ -77,7 +77,7 @@ def upsert(call: Call, repository: str, number: int, body: str) -> str:
     page = 1
     while True:
         found = call("GET", f"repos/{repository}/issues/{number}/comments?per_page=100&page={page}")
-        ours = next((c for c in found if c["body"].startswith(MARK) and c["user"]["type"] == "Bot"), None)
+        ours = next((c for c in found if _is_ours(c)), None)
         if ours is not None:
             call("PATCH", f"repos/{repository}/issues/comments/{ours['id']}", {"body": body})
             return "updated"
@@ -86,6 +86,11 @@ def upsert(call: Call, repository: str, number: int, body: str) -> str:
         page += 1
     call("POST", f"repos/{repository}/issues/{number}/comments", {"body": body})
     return "added"
+
+
+def _is_ours(comment: dict[str, Any]) -> bool:
+    """Of an account that is gone ``user`` is null; of a comment without text ``body`` is."""
+    return (comment.get("body") or "").startswith(MARK) and (comment.get("user") or {}).get("type") == "Bot"
 
 
 def gh(method: str, path: str, value: Any = None) -> Any:

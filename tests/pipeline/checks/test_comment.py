@@ -56,6 +56,16 @@ def test_ours_is_found_on_a_later_page_and_that_of_a_stranger_is_left_alone() ->
     assert len(github.comments) == 206
 
 
+def test_comments_of_nobody_and_of_nothing_are_passed_over() -> None:
+    gone, empty = _comment(0, f"{MARK}\nof an account that is gone"), _comment(1, "")
+    gone["user"] = empty["body"] = None
+    github = GitHub([gone, empty])
+    assert upsert(github, "o/r", 7, body_of("one", LINK)) == "added"
+    assert upsert(github, "o/r", 7, body_of("two", LINK)) == "updated"
+    assert github.comments[0] == gone
+    assert github.comments[2]["body"].startswith(f"{MARK}\ntwo")
+
+
 @pytest.mark.parametrize("line", ["word " * 10, "🟢" * 40, "é" * 70])
 @pytest.mark.parametrize("count", [1, 900, 5000])
 def test_a_comment_is_never_longer_than_github_takes(line: str, count: int) -> None:
