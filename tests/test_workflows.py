@@ -118,13 +118,27 @@ def test_the_planted_control_runs_before_the_check() -> None:
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda p: p.stem)
 def test_caches_are_keyed_by_what_their_content_depends_on(path: Path) -> None:
     for step in _steps(_read(path)):
-        if not str(step.get("uses")).startswith("actions/cache@"):
+        if not str(step.get("uses")).startswith(("actions/cache@", "actions/cache/restore@")):
             continue
         key = step["with"]["key"]
         assert "${{ runner.os }}-${{ runner.arch }}" in key
         named = re.findall(r"'([^']+)'", key)
         assert {"params.yaml", "requirements/lock-cpu.txt"} <= set(named)
         assert [n for n in named if not (ROOT / n.removesuffix("/**")).exists()] == []
+
+
+@pytest.mark.parametrize("name", ["pull-request", "nightly"])
+def test_what_a_red_trial_measured_is_kept_as_it_was_restored(name: str) -> None:
+    """`actions/cache` alone saves after success only; a verdict of hold would be measured anew for ever."""
+    steps = _named(name)["jobs"]["trial"]["steps"]
+    at = {str(s.get("uses", "")).partition("@")[0]: i for i, s in enumerate(steps)}
+    restored, saved = steps[at["actions/cache/restore"]], steps[at["actions/cache/save"]]
+    check = next(i for i, s in enumerate(steps) if "checks.pull_request" in s.get("run", ""))
+    assert at["actions/cache/restore"] < check < at["actions/cache/save"]
+    assert saved["with"]["path"] == restored["with"]["path"]
+    assert {".seatrial/verdicts", ".dvc/cache", "dvc.lock"} == set(saved["with"]["path"].split())
+    assert saved["with"]["key"] == f"${{{{ steps.{restored['id']}.outputs.cache-primary-key }}}}"
+    assert saved["if"] == "always() && hashFiles('reports/check/check.json') != ''"
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda p: p.stem)

@@ -1,7 +1,7 @@
 """Whether a change alters anything that a trial or an A/B runs, or only words, tests and workflows.
 
 Python counts by its syntax tree without docstrings, as in an engine's identity; every other file by its bytes. Where
-nothing counts, what was measured of the base holds for the head as well.
+nothing counts, what was measured of the base holds for the head as well (:mod:`pipeline.checks.reuse`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pipeline.provenance import stripped
 WORDS = {".md", ".png", ".svg", ".txt"}
 NOT_RUN = ("tests/", ".github/", ".ci/", "releases/proposed/")  # the gate's baseline is a record of releases/
 NOT_RUN_FILES = {".gitignore", "Makefile"}
+LEFT_BY_A_TRIAL = {"dvc.lock"}
 DATA = ("evalsets/", "pipeline/quantize/calibration/", "requirements/")  # whose text files are no mere words
 
 
@@ -59,12 +60,35 @@ def change_between(base: str, head: str = "HEAD") -> Change:
         root = _git("merge-base", a, b).decode().strip()
     except SeatrialError as e:
         raise SeatrialError(f"{base} and {head} have no common ancestor here (git fetch --unshallow)") from e
-    names = _git("diff", "--name-only", "--no-renames", "-z", root, b).decode().split("\0")
+    return _between(root, b)
+
+
+def same_code(one: str, other: str) -> bool:
+    """Whether nothing that counts differs between two commits; False where either is not here."""
+    try:
+        return not _between(_commit_of(one), _commit_of(other)).counts
+    except SeatrialError:
+        return False
+
+
+def commit_here() -> str | None:
+    """The commit that this work tree runs: HEAD's; None where files that may count differ, or there is no git."""
+    try:
+        head = _commit_of("HEAD")
+        listed = _git("status", "--porcelain", "--no-renames", "--untracked-files=all", "-z").decode()
+    except (SeatrialError, OSError):
+        return None
+    names = [entry[3:] for entry in listed.split("\0") if entry]
+    return None if any(_may_count(n) and n not in LEFT_BY_A_TRIAL for n in names) else head
+
+
+def _between(a: str, b: str) -> Change:
+    names = _git("diff", "--name-only", "--no-renames", "-z", a, b).decode().split("\0")
     counts: list[str] = []
     others: list[str] = []
     for name in sorted(filter(None, names)):
-        (counts if _counts(name, root, b) else others).append(name)
-    return Change(root, b, counts, others)
+        (counts if _counts(name, a, b) else others).append(name)
+    return Change(a, b, counts, others)
 
 
 def _commit_of(revision: str) -> str:
@@ -74,13 +98,18 @@ def _commit_of(revision: str) -> str:
         raise SeatrialError(f"{revision} names no commit here; a shallow clone has few (git fetch --unshallow)") from e
 
 
-def _counts(name: str, base: str, head: str) -> bool:
+def _may_count(name: str) -> bool:
+    """By its name alone."""
     if name.startswith(NOT_RUN) or name in NOT_RUN_FILES:
         return False
     suffix = PurePosixPath(name).suffix
-    if suffix in WORDS and not (suffix == ".txt" and name.startswith(DATA)):
+    return suffix not in WORDS or (suffix == ".txt" and name.startswith(DATA))
+
+
+def _counts(name: str, base: str, head: str) -> bool:
+    if not _may_count(name):
         return False
-    if suffix != ".py":
+    if PurePosixPath(name).suffix != ".py":
         return True
     before, after = (_content(name, revision) for revision in (base, head))
     if before is None or after is None:

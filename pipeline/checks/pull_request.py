@@ -3,14 +3,14 @@
     python -m pipeline.checks.pull_request --base origin/main
 
 Exit code 0: ship, or undecided (said loudly: a doubt is no fault of the author's); 1: hold; 3: something is wrong. A
-change that alters no code takes over the base's verdict and measures nothing. Leaves ``reports/check/comment.md`` and
-``check.json``. In a workflow of GitHub it also writes the summary of the job and an annotation.
+change that alters no code measures nothing and repeats the base's verdict, whatever it was; where none is kept here,
+it is undecided. Leaves ``reports/check/comment.md``, also where it broke off, and ``check.json``. In a workflow of
+GitHub it also writes the summary of the job and an annotation.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
@@ -18,23 +18,26 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.checks.changes import Change, change_between
+from pipeline.checks.github import tell
+from pipeline.checks.reuse import keep, kept_for
 from pipeline.errors import SeatrialError
 from pipeline.files import atomic_write, write_json
 from pipeline.stage import run_main, say
 
 OUT = Path("reports/check")
 WORDS = {0: "ship", 1: "hold", 2: "undecided"}
-SIGNS = {"ship": "🟢", "hold": "🔴", "undecided": "🟡", "reused": "🟢", "skipped": "⚪"}
-Word = Literal["ship", "hold", "undecided", "reused", "skipped"]
+SIGNS = {"ship": "🟢", "hold": "🔴", "undecided": "🟡"}
+Word = Literal["ship", "hold", "undecided"]
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part of the check. ``text``: Markdown that explains it."""
+    """One part of the check. ``text``: Markdown that explains it; ``reused``: nothing was measured for it."""
 
     name: str
     word: Word
     text: str
+    reused: bool = False
 
 
 def verdict_of(parts: list[Part]) -> Literal["ship", "hold", "undecided"]:
@@ -42,7 +45,7 @@ def verdict_of(parts: list[Part]) -> Literal["ship", "hold", "undecided"]:
     words = {p.word for p in parts}
     if "hold" in words:
         return "hold"
-    return "ship" if "undecided" not in words and words - {"skipped"} else "undecided"
+    return "ship" if words == {"ship"} else "undecided"
 
 
 def comment(parts: list[Part], change: Change | None) -> str:
@@ -54,8 +57,14 @@ def comment(parts: list[Part], change: Change | None) -> str:
     if change is not None:
         lines += [f"{change.head[:12]} against {change.base[:12]}: {change.words()}.", ""]
     for p in parts:
-        lines += [f"### {SIGNS[p.word]} {p.name}: {p.word}", "", p.text.strip(), ""]
+        again = " (reused)" if p.reused else ""
+        lines += [f"### {SIGNS[p.word]} {p.name}: {p.word}{again}", "", p.text.strip(), ""]
     return "\n".join(lines)
+
+
+def broken(why: SeatrialError) -> str:
+    """The comment where there is no verdict."""
+    return f"## ⚪ Seatrial: no verdict\n\nThe check broke off, which says nothing of the change:\n\n```\n{why}\n```\n"
 
 
 def run_part(name: str, command: list[str], report: Path) -> Part:
@@ -66,12 +75,16 @@ def run_part(name: str, command: list[str], report: Path) -> Part:
     """
     say(f"check: {name}: {' '.join(command)}")
     report.unlink(missing_ok=True)
-    code = subprocess.run([sys.executable, "-m", *command]).returncode
+    code = exit_code_of(command)
     if code not in WORDS:
         raise SeatrialError(f"{name} ended with exit code {code}, which is no verdict; its message stands above")
     word: Word = WORDS[code]  # type: ignore[assignment]
     text = report.read_text(encoding="utf-8") if report.is_file() else f"exit code {code}, no report ({report})"
     return Part(name, word, _without_title(text))
+
+
+def exit_code_of(command: list[str]) -> int:
+    return subprocess.run([sys.executable, "-m", *command]).returncode
 
 
 def _without_title(text: str) -> str:
@@ -92,8 +105,13 @@ def main() -> None:
     given = parser.parse_args()
     if given.base is None and not given.no_ab:
         raise SeatrialError("give --base REV (what the change is to go into), or --no-ab")
-    change = None if given.base is None else change_between(given.base)
-    word = _check(change, given)
+    for name in ("check.json", "comment.md"):
+        (OUT / name).unlink(missing_ok=True)
+    try:
+        word = _check(None if given.base is None else change_between(given.base), given)
+    except SeatrialError as e:
+        atomic_write(OUT / "comment.md", broken(e))  # else the verdict of an earlier commit would stay on the page
+        raise
     raise SystemExit(1 if word == "hold" else 0)
 
 
@@ -101,12 +119,13 @@ def _check(change: Change | None, given: argparse.Namespace) -> str:
     summary = Path("reports/summary.md")
     parts: list[Part] = []
     if change is not None and not change.alters_code:
-        parts.append(Part("Trial and A/B", "reused", f"Reused: {change.words()}."))
+        parts.append(_reused(change))
     else:
         if given.judged:
             parts.append(_judged())
         else:
             parts.append(run_part("Trial", ["pipeline.trial"], summary))
+            keep(parts[0].text)
         if change is not None and not given.no_ab:
             budget = [] if given.budget_minutes is None else ["--budget-minutes", str(given.budget_minutes)]
             command = ["pipeline.ab", *budget, change.base, "."]
@@ -116,9 +135,26 @@ def _check(change: Change | None, given: argparse.Namespace) -> str:
     atomic_write(OUT / "comment.md", text)
     found = {"schema_version": 1, "verdict": word, "parts": [asdict(p) for p in parts]}
     write_json(OUT / "check.json", found | {"change": None if change is None else asdict(change)})
-    _tell_github(word, parts, text)
+    tell(f"Seatrial {word}", word, ", ".join(p.name for p in parts if p.word == word), text)
     print(text)
     return word
+
+
+def _reused(change: Change) -> Part:
+    """The base's verdict again. That no code is altered makes a change no worse than its base, and no better."""
+    name, base = "Trial and A/B", change.base[:12]
+    found = kept_for(change.base)
+    if found is None:
+        text = (
+            f"No verdict of {base} is kept here, so there is none to repeat: undecided. The nightly workflow leaves "
+            "one for the default branch; here, `python -m pipeline.checks.pull_request --no-ab` on that commit does."
+        )
+        return Part(name, "undecided", text, reused=True)
+    word: Word = WORDS[found.code]  # type: ignore[assignment]
+    of = base if found.commit == change.base else f"{base}, whose code is that of {found.commit[:12]}"
+    said = found.text.splitlines()[0]
+    text = f"Reused: the verdict of {of}, judged {found.as_of}: **{said}**\n\n{found.summary.strip()}"
+    return Part(name, word, text, reused=True)
 
 
 def _judged() -> Part:
@@ -126,17 +162,6 @@ def _judged() -> Part:
 
     code, text = verdict_exit_code(VERDICT)
     return Part("Trial", WORDS[code], f"```\n{text}\n```")  # type: ignore[arg-type]
-
-
-def _tell_github(word: str, parts: list[Part], text: str) -> None:
-    """An annotation beside the change and the job's summary, where a workflow runs this."""
-    if path := os.environ.get("GITHUB_STEP_SUMMARY"):
-        with Path(path).open("a", encoding="utf-8") as f:
-            f.write(text + "\n")
-    if "GITHUB_ACTIONS" in os.environ and word != "ship":
-        level = "error" if word == "hold" else "warning"
-        names = ", ".join(p.name for p in parts if p.word == word)
-        print(f"::{level} title=Seatrial {word}::{names}: see the summary of this run", flush=True)
 
 
 if __name__ == "__main__":

@@ -48,10 +48,8 @@ def verdict_exit_code(path: Path = VERDICT) -> tuple[int, str]:
     except (OSError, ValueError) as e:
         why = _first(e) if isinstance(e, ValidationError) else str(e)
         return 2, f"UNDECIDED: {path} is not a verdict that this version reads ({why}); run `make trial` again"
-    text, code = _text(value), EXIT_CODES[value.verdict]
     found, then = input_digests(list(value.tiers)), value.inputs
     changed = [name for name in found | then if then.get(name) != found.get(name)]
-    lapsed = [r for r in value.judged.rules if r.severity == "blocking" and _lapsed(r)] if code == 0 else []
     if changed:
         return 2, f"UNDECIDED: {path} is stale: {changed[0]} has changed since; run `make trial` again"
     try:
@@ -61,6 +59,15 @@ def verdict_exit_code(path: Path = VERDICT) -> tuple[int, str]:
     if now != value.asked:
         why = "gate, release or tiers of params.yaml, or releases/, have changed since"
         return 2, f"UNDECIDED: {path} is stale: {why}; run `make trial` again"
+    return held_today(value)
+
+
+def held_today(value: Verdict) -> tuple[int, str]:
+    """(exit code, text) of a verdict as it holds today, whatever became of the files that it rests on: a waiver that
+    has expired since takes a "ship" back.
+    """
+    text, code = _text(value), EXIT_CODES[value.verdict]
+    lapsed = [r for r in value.judged.rules if r.severity == "blocking" and _lapsed(r)] if code == 0 else []
     if lapsed:
         worst = next((r for r in lapsed if r.outcome == "fail"), lapsed[0])
         word, w = "HOLD" if worst.outcome == "fail" else "UNDECIDED", worst.waiver or {}

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from pipeline.checks.changes import change_between
+from pipeline.checks.changes import change_between, commit_here, same_code
 from pipeline.errors import SeatrialError
 
-ROOT = Path(__file__).resolve().parents[3]
 CODE = '"""About."""\n\n\ndef double(x):\n    """Doubles."""\n    return 2 * x  # why\n'
 
 
@@ -101,29 +97,33 @@ def test_unknown_revisions_are_told(repository: None) -> None:
         change_between("main")
 
 
-def test_a_docstring_of_the_engine_reuses_the_verdict_on_a_clone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The command of the workflow, in a process of its own, on a copy of this tree with a history of its own."""
-    clone = tmp_path / "clone"
-    for name in ("engine", "pipeline", "loadtests"):
-        shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.chdir(clone)
-    _git("init", "-q", "-b", "main")
+def test_a_commit_is_what_the_work_tree_runs_as_long_as_nothing_that_counts_differs(repository: None) -> None:
+    head = _git("rev-parse", "HEAD")
+    _write("dvc.lock", "schema: '2.0'")
+    _write("tests/test_core.py", "x = 1\n")
+    _write("README.md", "other words")
+    assert commit_here() == head
+    _write("engine/unheard_of.py", "x = 1\n")
+    assert commit_here() is None
+    Path("engine/unheard_of.py").unlink()
+    _write("params.yaml", "a: 2\n")
+    assert commit_here() is None
+
+
+def test_without_git_no_commit_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert commit_here() is None
+
+
+def test_commits_of_the_same_code_are_alike_in_either_order(repository: None) -> None:
+    first = _git("rev-parse", "HEAD")
+    _write("engine/core.py", CODE.replace("Doubles.", "Twice as much."))
     _commit()
-    path = clone / "engine/scheduler.py"
-    source = path.read_text()
-    start = source.index('"""') + 3
-    path.write_text(source[:start] + "In other words: " + source[start:] + "# the end\n")
+    words = _git("rev-parse", "HEAD")
+    _write("engine/core.py", CODE.replace("2 * x", "3 * x"))
     _commit()
-    summary = tmp_path / "summary.md"
-    env = os.environ | {"PYTHONPATH": str(clone), "GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary)}
-    command = [sys.executable, "-m", "pipeline.checks.pull_request", "--base", "HEAD~1"]
-    done = subprocess.run(command, cwd=clone, env=env, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    comment = (clone / "reports/check/comment.md").read_text()
-    assert comment.startswith("## 🟢 Seatrial: SHIP")
-    assert "no code is altered (engine/scheduler.py): the verdict of" in comment
-    assert "nothing was measured" in comment
-    assert "::" not in done.stdout
-    assert summary.read_text().strip() == comment.strip()
+    assert same_code(first, words)
+    assert same_code(words, first)
+    assert not same_code(words, "HEAD")
+    assert not same_code("0" * 40, "HEAD")

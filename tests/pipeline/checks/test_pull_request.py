@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.checks import control
+from pipeline.checks import control, pull_request
 from pipeline.checks.changes import Change
 from pipeline.checks.pull_request import Part, Word, comment, run_part, verdict_of
 from pipeline.errors import SeatrialError
@@ -21,9 +21,7 @@ CHANGE = Change("a" * 40, "b" * 40, ["engine/core.py"], [])
         (["ship", "undecided"], "undecided"),
         (["undecided", "hold"], "hold"),
         (["ship", "hold"], "hold"),
-        (["reused"], "ship"),
-        (["ship", "skipped"], "ship"),
-        (["skipped"], "undecided"),
+        (["ship"], "ship"),
         ([], "undecided"),
     ],
 )
@@ -39,6 +37,7 @@ def test_the_comment_says_verdict_change_and_each_part() -> None:
     assert "### 🟢 Trial: ship\n\nall is well" in text
     assert "### 🔴 A/B: hold\n\n**HOLD**: prefill ttft-p95" in text
     assert "nothing was proved" in comment([Part("A/B", "undecided", "noise")], CHANGE)
+    assert "### 🔴 Trial: hold (reused)\n" in comment([Part("Trial", "hold", "as before", reused=True)], CHANGE)
 
 
 def _command(code: int, report: str | None = None) -> list[str]:
@@ -55,6 +54,21 @@ def test_an_exit_code_is_a_verdict_and_the_report_explains_it(tmp_path: Path, mo
     assert run_part("A/B", _command(2), report).text == "exit code 2, no report (report.md)"  # the old one is gone
     with pytest.raises(SeatrialError, match="A/B ended with exit code 3, which is no verdict"):
         run_part("A/B", _command(3, "x"), report)
+
+
+def test_a_check_that_broke_leaves_no_older_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("reports/check").mkdir(parents=True)
+    for name in ("comment.md", "check.json"):
+        Path("reports/check", name).write_text("## 🟢 Seatrial: SHIP")
+    monkeypatch.setattr("sys.argv", ["check", "--no-ab"])
+    monkeypatch.setattr(pull_request, "exit_code_of", lambda command: 3)
+    with pytest.raises(SeatrialError, match="exit code 3, which is no verdict"):
+        pull_request.main()
+    text = Path("reports/check/comment.md").read_text()
+    assert text.startswith("## ⚪ Seatrial: no verdict")
+    assert "Trial ended with exit code 3" in text
+    assert not Path("reports/check/check.json").exists()
 
 
 def test_a_planted_fault_is_red_at_the_outermost_and_a_clean_run_green() -> None:
