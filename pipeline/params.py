@@ -55,6 +55,12 @@ class AbParams(_Strict):
     )
 
 
+class SoakParams(_Strict):
+    """The nightly soak, as ``pipeline.checks.soak`` judges it."""
+
+    margin_percent: float = Field(10, gt=0, description="the largest drift or step of a latency that is no fault")
+
+
 class ReleaseParams(_Strict):
     candidate: str
     reference: str
@@ -75,6 +81,7 @@ class Params(_Strict):
     load: LoadParams
     gate: dict[str, Any] = Field(description="read by pipeline.gate.policy")
     ab: AbParams = AbParams()
+    soak: SoakParams = SoakParams()
     release: ReleaseParams
 
     @model_validator(mode="after")

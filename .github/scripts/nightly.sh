@@ -16,6 +16,7 @@ case "${1:-}" in
     build
     # Beside the trial's own results, which a run of another profile must not stand in for.
     $seatrial loadtest --tier "$tier" --profile soak --out reports/soak
+    $python -m pipeline.checks.soak reports/soak
     ;;
   drill)
     build
