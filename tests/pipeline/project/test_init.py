@@ -18,6 +18,7 @@ from engine.artifact import verify
 from pipeline.errors import SeatrialError
 from pipeline.evaluation.check import examine
 from pipeline.evaluation.items import load_evalset
+from pipeline.evaluation.versions import next_version, record
 from pipeline.fetch.run import fetch
 from pipeline.gate.__main__ import judge, write_verdict
 from pipeline.gate.policy import read_policy
@@ -41,7 +42,7 @@ def _run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_project_builds_on_ones_own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_tiny_artifact(tmp_path / "my-model", intermediate_size=192)
+    make_tiny_artifact(tmp_path / "my-model")
     folder = tmp_path / "mine"
     files = init(folder, str(tmp_path / "my-model"), "ours", "2026-W49")
     assert all(p.is_file() for p in files)
@@ -51,9 +52,10 @@ def test_a_project_builds_on_ones_own_model(tmp_path: Path, monkeypatch: pytest.
         assert (folder / name).exists(), name
     params = load_params(folder / "params.yaml")
     assert (params.model.source, params.model.sha256) == ("path:../my-model", None)
+    assert (params.tiers, params.engine.max_model_len) == (["bf16", "int8", "int4-g32"], 512)  # what suits it
     read_policy(params.gate, params.tiers)
     evalset = load_evalset(folder / "evalsets/ours")
-    assert evalset.identity.name == "ours-v1"
+    assert evalset.identity.name == "ours-v0"
     monkeypatch.chdir(folder)
     report = examine(Path("evalsets/ours"), params)
     assert report["success"], [c for c in report["checks"] if not c["success"]]
@@ -66,6 +68,48 @@ def test_a_project_builds_on_ones_own_model(tmp_path: Path, monkeypatch: pytest.
     code, text = verdict_exit_code()
     assert code == 2  # nothing was measured, and no evidence is no pass
     assert "is stale" not in text
+
+
+@pytest.mark.parametrize(
+    ("config", "group", "context"),
+    [
+        ({"hidden_size": 576, "num_attention_heads": 9, "intermediate_size": 1536}, 64, 2048),
+        ({"hidden_size": 64, "num_attention_heads": 4, "head_dim": 24, "intermediate_size": 192}, 32, 2048),
+        ({"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 168, "max_position_embeddings": 512}, 8, 512),
+        ({"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 161}, 64, 2048),  # no group suits: it is told
+    ],
+)
+def test_settings_suit_the_model(tmp_path: Path, config: dict[str, int], group: int, context: int) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(json.dumps(config))
+    init(tmp_path / "mine", str(tmp_path / "model"), "own", "2026-W49")
+    params = load_params(tmp_path / "mine/params.yaml")
+    assert (params.tiers[-1], params.engine.max_model_len) == (f"int4-g{group}", context)
+    assert params.recipe_of(f"int4-g{group}")["group_size"] == group
+
+
+def test_a_config_that_is_none_is_told_before_anything_is_written(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(SeatrialError, match=r"config\.json: KeyError\('hidden_size'\); expected hidden_size"):
+        init(tmp_path / "mine", str(tmp_path), "own", "2026-W49")
+    assert not (tmp_path / "mine").exists()
+
+
+def test_the_first_questions_of_ones_own_are_the_set_that_the_rules_name(tmp_path: Path) -> None:
+    """By the command of the project's README, which must not need params.yaml to be changed as well."""
+    init(tmp_path, None, "ours", "2026-W49")
+    folder = tmp_path / "evalsets/ours"
+    path = folder / "items/sums.jsonl"
+    path.write_text(path.read_text().replace("14 + 9", "15 + 8"))
+    command = next(line for line in (tmp_path / "README.md").read_text().splitlines() if "evalset record" in line)
+    size = re.search(r"--size (\w+)", command)
+    assert size is not None
+    version = next_version(load_evalset(folder).manifest.version, size[1])  # type: ignore[arg-type]
+    record(folder, version, "2026-W50", "Our own questions")
+    params = load_params(tmp_path / "params.yaml")
+    rules = read_policy(params.gate, params.tiers).rules
+    named = {rule.evalset for rule in rules if getattr(rule, "evalset", None)}  # type: ignore[union-attr]
+    assert named == {load_evalset(folder).identity.name} == {"ours-v1"}
 
 
 def test_the_graph_is_one_that_dvc_reads(tmp_path: Path) -> None:
