@@ -110,7 +110,7 @@ def _more(s: Sample, t: Tail) -> tuple[str, float | None]:
         return "more of the same would not pass it: the share over the limit is not below what the limit allows", None
     minutes = s.span_s * (t.times_needed - 1) / 60
     return (
-        f"about {math.ceil(s.requests * (t.times_needed - 1))} more requests of this kind, so a stage of "
+        f"about {math.ceil(s.requests * (t.times_needed - 1)):,} more requests of this kind, so a stage of "
         f"{s.span_s / 60 + minutes:.1f} minutes instead of {s.span_s / 60:.1f}"
     ), minutes
 

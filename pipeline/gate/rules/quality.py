@@ -94,7 +94,7 @@ def delta_result(
     if outcome == "undecided":
         room, half = p.delta * 100 + margin, (p.delta - p.low) * 100
         needed = (
-            f"about {math.ceil(p.n * ((half / room) ** 2 - 1))} more {what} like these"
+            f"about {math.ceil(p.n * ((half / room) ** 2 - 1)):,} more {what} like these"
             if room > 0
             else "more of the same would not pass it: the measured loss is beyond the margin"
         )
@@ -249,7 +249,7 @@ def divergence(rule: Divergence, context: Context) -> list[RuleResult]:
     if t.outcome == "undecided":
         would = "more of the same would not pass it: too many items diverge beyond the limit"
         if t.times_needed is not None:
-            would = f"about {math.ceil(t.n * (t.times_needed - 1))} more choice items like these"
+            would = f"about {math.ceil(t.n * (t.times_needed - 1)):,} more choice items like these"
     return [
         result(
             rule, "quality", title, t.outcome, detail, value=nearest_rank(sorted(found), rule.quantile),
