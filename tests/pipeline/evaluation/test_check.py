@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,11 @@ import pytest
 import yaml
 
 from pipeline.errors import SeatrialError
-from pipeline.evaluation import check, expectations, leaks, rotation
+from pipeline.evaluation import check, expectations, rotation
 from pipeline.evaluation.items import load_evalset
 from pipeline.evaluation.versions import record
 from pipeline.params import Params, load_params
+from tests.pipeline.evaluation.once import computed_once
 from tests.pipeline.evaluation.test_rotation import traffic
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -24,10 +24,9 @@ Rows = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _sketches_made_once() -> Iterator[None]:
-    """Of texts that one check after another looks at: they take a third of the time."""
+def _once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leaks, "minhash", cache(leaks.minhash))
+        computed_once(patch)
         yield
 
 
