@@ -56,7 +56,7 @@ def main() -> None:
         from pipeline.ab.report import EXIT_CODES, markdown
 
         project = sides.Project.here(params, args.tier, args.lock)
-        base, candidate = (sides.side_of(x, project) for x in (args.base, args.candidate))
+        base, candidate = sides.with_equal_logs(*(sides.side_of(x, project) for x in (args.base, args.candidate)))
         seed = params.load.seed if args.seed is None else args.seed
         value = compare_builds(base, candidate, policy, seed, args.out / "rounds", s)
         if args.quality is not None and value["broken_off"] is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtests.workload import Profile, workload_digest
+from pipeline.ab.cause import cause_of
 from pipeline.ab.decide import LEAST_PAIRS, Look, look_at, pairs_in, plan_looks, resolved_in, whole_pairs
 from pipeline.ab.gaps import not_comparable
 from pipeline.ab.rounds import NeverUp, Round, Which, base_first, run_round
@@ -102,6 +103,7 @@ def compare_builds(
         "minutes": round((clock() - began) / 60, 2),
         "pair_s": round(pair_s, 2),
         "void_pairs": pair - whole,
+        "cause": cause_of(out, whole_pairs(rounds)[-1][0].pair) if looks and verdict == "hold" else None,
         "broken_off": None if broken is None else {"side": broken[0], "why": str(broken[1])},
         "estimates": _estimates(looks[-1], rounds, params) if looks else [],
         "resolves": resolved_in(looks[-1], pair_s, params.confidence) if looks else {},

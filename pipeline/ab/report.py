@@ -13,6 +13,7 @@ def markdown(value: dict[str, Any]) -> str:
     lines = [
         f"**{value['verdict'].upper()}**: {value['reason']}",
         "",
+        *_cause(value.get("cause")),
         _side("base", value["base"]),
         _side("candidate", value["candidate"]),
         f"- {_differs(value['what_differs'])}",
@@ -40,6 +41,17 @@ def markdown(value: dict[str, Any]) -> str:
         for side, problems in quality["seed_problems"].items():
             lines += [f"Seeds are not kept by the {side}: {'; '.join(problems)}."] if problems else []
     return "\n".join(lines) + "\n"
+
+
+def _cause(found: dict[str, Any] | None) -> list[str]:
+    if found is None:
+        return []
+    if not found["causes"]:
+        return [f"**Cause**: {found['why_none']}", ""]
+    first, *more = found["causes"]
+    lines = [f"**Cause**: {first['words']} ({first['symptom']}: {first['figure']}); try: {first['try']}", ""]
+    others = [f"{c['words']} ({c['symptom']}: {c['figure']})" for c in more]
+    return lines + ([f"Then: {'; '.join(others)}", ""] if others else [])
 
 
 def _side(role: str, side: dict[str, Any]) -> str:

@@ -44,6 +44,7 @@ class Side:
     """Something that can be booted and measured; ``open`` does so.
 
     ``opened`` does it for another project's server, given a log; ``capabilities`` is then what that was found to have.
+    ``logs``: its server is asked for the engine's own logs.
     """
 
     given: str
@@ -55,12 +56,13 @@ class Side:
     seam: str | None = None
     opened: Callable[[Path], AbstractContextManager[Target]] | None = None
     capabilities: Capabilities | None = None
+    logs: bool = True
 
     @contextmanager
     def open(self, log: Path, engine_logs: Path | None = None) -> Iterator[Target]:
         """A fresh boot (of a URL: a fresh look), ended when the block ends.
 
-        ``engine_logs``: where the engine writes its own logs, if it is this project's (another's may not know how).
+        ``engine_logs``: where the engine writes its own logs, if it is asked for them.
 
         Raises:
             SeatrialError: it does not come up or answer.
@@ -72,7 +74,7 @@ class Side:
         assert self.artifact is not None
         more: dict[str, Any] = {} if self.tree is None else {"root": self.tree.root, "python": self.tree.python}
         options = [] if self.seam is None else ["--seam", self.seam]
-        if engine_logs is not None and self.tree is None:
+        if engine_logs is not None and self.logs:
             options += ["--log-dir", str(engine_logs.absolute())]
         with bundled_server(self.artifact, self.settings, log, options=options, **more) as server:
             yield Target(
@@ -152,7 +154,20 @@ def _bundled(given: str, kind: str, artifact: Path, settings: dict[str, Any], **
 
 def _of_tree(given: str, kind: str, tree: Tree, project: Project) -> Side:
     settings = tree.params.get("engine") or {}
-    return _bundled(given, kind, artifact_of(tree, project.tier, project.raw), settings, tree=tree)
+    artifact = artifact_of(tree, project.tier, project.raw)
+    return _bundled(given, kind, artifact, settings, tree=tree, logs=_knows_logs(tree))
+
+
+def _knows_logs(tree: Tree) -> bool:
+    """Whether that revision's server writes the engine's logs: an option that it does not know would end it."""
+    path = tree.root / "engine/server/__main__.py"
+    return path.is_file() and '"--log-dir"' in path.read_text(encoding="utf-8")
+
+
+def with_equal_logs(base: Side, candidate: Side) -> tuple[Side, Side]:
+    """Both sides write logs or neither does, since writing takes time."""
+    both = base.logs and candidate.logs
+    return replace(base, logs=both), replace(candidate, logs=both)
 
 
 def _revision(given: str, revision: str, project: Project) -> Side:
@@ -190,7 +205,8 @@ def _release(given: str, name: str, project: Project) -> Side:
     artifact = Path("artifacts") / release.tier
     if not (artifact / MANIFEST).is_file() or quantisation_identity(verify(artifact)).digest != wanted.digest:
         artifact = artifact_of(tree, release.tier, project.raw)
-    side = _bundled(given, "release", artifact, release.evaluation.engine_requested, tree=tree)
+    requested = release.evaluation.engine_requested
+    side = _bundled(given, "release", artifact, requested, tree=tree, logs=_knows_logs(tree))
     if side.identities[2].digest != wanted.digest:
         raise SeatrialError(
             f"{path} was released with an artifact {wanted.name} of digest {wanted.digest[:12]}, but {artifact} is "
@@ -252,7 +268,9 @@ def _foreign(given: str, name: str, spec: ForeignSpec, project: Project) -> Side
     opened = partial(open_foreign, name, spec, project.tier)
     with opened(LOGS / "ab-target.log") as target:
         found = with_capabilities(target).capabilities
-        return Side(given, "server", target.identities, target.engine_requested, opened=opened, capabilities=found)
+        return Side(
+            given, "server", target.identities, target.engine_requested, opened=opened, capabilities=found, logs=False
+        )
 
 
 _KINDS: dict[str, Callable[[str, str, Project], Side]] = {

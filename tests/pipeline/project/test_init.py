@@ -75,8 +75,16 @@ def test_a_project_builds_on_ones_own_model(tmp_path: Path, monkeypatch: pytest.
     [
         ({"hidden_size": 576, "num_attention_heads": 9, "intermediate_size": 1536}, 64, 2048),
         ({"hidden_size": 64, "num_attention_heads": 4, "head_dim": 24, "intermediate_size": 192}, 32, 2048),
-        ({"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 168, "max_position_embeddings": 512}, 8, 512),
-        ({"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 161}, 64, 2048),  # no group suits: it is told
+        (
+            {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 168, "max_position_embeddings": 512},
+            8,
+            512,
+        ),
+        (
+            {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 161},
+            64,
+            2048,
+        ),  # no group suits: it is told
     ],
 )
 def test_settings_suit_the_model(tmp_path: Path, config: dict[str, int], group: int, context: int) -> None:
