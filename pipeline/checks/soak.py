@@ -85,10 +85,10 @@ def _leak(f: Finding) -> Look:
 
 def _books(server: dict[str, Any] | None) -> Look:
     """The engine checks its KV pool whenever nothing runs, and counts what does not balance."""
-    counted = [((server or {}).get(f"metrics_{when}") or {}).get(BOOKS) for when in ("before", "after")]
-    if None in counted:
+    before, after = (((server or {}).get(f"metrics_{when}") or {}).get(BOOKS) for when in ("before", "after"))
+    if before is None or after is None:
         return Look("the KV pool's books", "undecided", f"server.json holds no {BOOKS} from before and after")
-    errors = counted[1] - counted[0]
+    errors = after - before
     return Look("the KV pool's books", "fail" if errors else "pass", f"{errors:g} idle checks did not balance")
 
 
