@@ -75,8 +75,8 @@ app.command()(project_commands.completion)
 
 @app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    epilog="Further options go to the server as they are, for instance --log-dir, --api-key-file, --reference-dir, "
-    "--grace-s, --seam: python -m engine.server --help.",
+    epilog="Further options go to the server as they are, for instance --log-dir, --prompt-log, --api-key-file, "
+    "--reference-dir, --grace-s, --seam: python -m engine.server --help.",
 )
 def serve(
     ctx: typer.Context,

@@ -43,6 +43,7 @@ from engine.server.client import CoreClient, CoreError
 from engine.server.limits import Limits, limited_protocol
 from engine.server.logs import LogDir, StepRing
 from engine.server.metrics import Metrics
+from engine.server.prompt_log import PromptLog, PromptLogOptions
 from engine.server.records import RequestRow
 from engine.server.state import ServerState
 from engine.text import TextCodec
@@ -116,7 +117,8 @@ class Signals:
 def check_options(arguments: argparse.Namespace) -> None:
     """
     Raises:
-        StartError: an option out of range: not a number, without end, or such that nothing could be served.
+        StartError: an option out of range: not a number, without end, or such that nothing could be served; or one
+            that would say nothing.
     """
     least = {name: 0.0 for name in (*(f.name for f in fields(Limits)), "log_max_mib", "reference_limit_gib")}
     for name, above in (least | {"heartbeat_timeout_s": HEARTBEAT_S, "grace_s": -TINY, "port": -TINY}).items():
@@ -126,6 +128,7 @@ def check_options(arguments: argparse.Namespace) -> None:
             raise StartError(f"--{name.replace('_', '-')} is {value}, expected {expected}, and not without end")
     if arguments.port > MAX_PORT:
         raise StartError(f"--port is {arguments.port}, expected at most {MAX_PORT}")
+    _prompt_log_options(arguments)
     if not arguments.host:  # which the system would take for every address of the machine
         raise StartError("--host is empty, expected a name or an address; 0.0.0.0 for all of the machine's")
 
@@ -144,7 +147,7 @@ async def serve(arguments: argparse.Namespace) -> None:
         arguments.artifact, config, arguments.heartbeat_timeout_s, core_options=_core_options(arguments)
     )
     metrics = Metrics(lambda: client.stats)
-    log_dir = _log_dir(arguments, metrics)
+    log_dir, prompt_log = _log_dir(arguments, metrics), _prompt_log(arguments, metrics)
     state = ServerState(
         model=arguments.served_model_name or manifest.name,
         manifest=manifest,
@@ -155,6 +158,7 @@ async def serve(arguments: argparse.Namespace) -> None:
         steps=StepRing(),
         limits=_limits(arguments),
         log_dir=log_dir,
+        prompt_log=prompt_log,
         keys=ApiKeys.read(arguments.api_key_file) if arguments.api_key_file else None,
     )
     client.on_step = state.note_step
@@ -197,6 +201,8 @@ async def serve(arguments: argparse.Namespace) -> None:
             chore.cancel()
         if log_dir:
             await log_dir.close()
+        if prompt_log:
+            prompt_log.close()
         sock.close()
 
 
@@ -294,6 +300,38 @@ def _log_dir(arguments: argparse.Namespace, metrics: Metrics) -> LogDir | None:
         raise StartError(f"cannot write logs to {arguments.log_dir}: {e.strerror}; choose another --log-dir") from e
 
 
+def _prompt_log_options(arguments: argparse.Namespace) -> PromptLogOptions:
+    """
+    Raises:
+        StartError: one out of range, or without a folder.
+    """
+    names = [f.name for f in fields(PromptLogOptions)]
+    given = {n: v for n in names if (v := getattr(arguments, f"prompt_log_{n}")) is not None}
+    if given and arguments.prompt_log is None:
+        options = ", ".join(f"--prompt-log-{n.replace('_', '-')}" for n in given)
+        raise StartError(f"{options} without --prompt-log, which names the folder; nothing that users ask is written")
+    try:
+        return PromptLogOptions(**given)
+    except ValueError as e:
+        raise StartError(f"--prompt-log-{e}") from e
+
+
+def _prompt_log(arguments: argparse.Namespace, metrics: Metrics) -> PromptLog | None:
+    """
+    Raises:
+        StartError: the folder cannot be written.
+    """
+    folder: Path | None = arguments.prompt_log
+    if folder is None:
+        return None
+    try:
+        made = PromptLog(folder, _prompt_log_options(arguments), metrics.log_rows_lost.labels("prompts").inc)
+    except OSError as e:
+        raise StartError(f"cannot write prompts to {folder}: {e.strerror}; choose another --prompt-log") from e
+    log.warning("what users ask is written to %s, of %g of the requests, as it comes", folder, made.options.share)
+    return made
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="engine.server", description=__doc__)
     parser.add_argument("--artifact", type=Path, required=True, help="model directory with seatrial.json")
@@ -310,6 +348,13 @@ def main(argv: list[str] | None = None) -> int:
         parser.add_argument(name, type=kind, default=limit.default, help="of a connection; see engine/server/limits.py")
     parser.add_argument("--log-dir", type=Path, help="where the step log and the request log are written, in parquet")
     parser.add_argument("--log-max-mib", type=int, default=1024, help="of both logs together: the oldest segments go")
+    parser.add_argument(
+        "--prompt-log", type=Path, metavar="DIR",
+        help="where a sample of what users ask is written, personal data included: see engine/server/prompt_log.py",
+    )  # fmt: skip
+    for option in fields(PromptLogOptions):
+        name, text = option.name.replace("_", "-"), f"{option.metadata['help']}; default {option.default:g}"
+        parser.add_argument(f"--prompt-log-{name}", type=type(option.default), help=text)
     parser.add_argument("--reference-dir", type=Path, help="where /score stores and reads whole distributions")
     parser.add_argument(
         "--reference-limit-gib", type=float, default=8.0, help="bytes of --reference-dir that may be used"

@@ -97,6 +97,8 @@ def _call(
         body.priority,
         body.grammar_param,
     )
+    if state.prompt_log and state.prompt_log.takes(generation.id):
+        generation.asked = body.asked
     options = body.stream_options
     return Call(
         generation,

@@ -90,6 +90,7 @@ class Generation:
     received_s: float
     priority: int = 0
     grammar_param: str | None = None  # the parameter that brought the grammar
+    asked: list[dict[str, Any]] = field(default_factory=list)  # for the prompt log, where it takes this request
     usage: Usage = field(default_factory=Usage)
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
@@ -120,6 +121,7 @@ class Generation:
                 raise ApiError(400, str(e), param=self.grammar_param) from e
         record = current_record()
         record.begin(self.id, records, self.n, requests[0].priority)
+        record.asked = self.asked
         self._check_length()
         ticket = self.state.client.submit(requests, lambda output: self._last_word(record, output))
         record.owed = set(ids)

@@ -118,7 +118,9 @@ class Metrics:
         self.connection_ends = counter(
             "connections_ended", "connections that were ended by a limit", "reason", CONNECTION_ENDS
         )
-        self.log_rows_lost = counter("log_rows_lost", "rows that could not be written", "log", ("steps", "requests"))
+        self.log_rows_lost = counter(
+            "log_rows_lost", "rows that could not be written", "log", ("steps", "requests", "prompts")
+        )
 
     def step(self, row: StepRow) -> None:
         self._step_tokens.observe(row.prefill_tokens + row.decode_requests)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -98,6 +98,7 @@ class RequestRecord:
         self.status: int | None = None
         self.refusal: str | None = None
         self._prompt_tokens: int | None = None  # where they are known but no choice has begun
+        self.asked: list[dict[str, Any]] = []  # for the prompt log, where it takes this request
         self.choices: dict[str, ChoiceRecord] = {}
         self.owed: set[str] = set()  # choices that the core has, and on which it has not said its last word
         self._answered = False

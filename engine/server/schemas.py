@@ -187,6 +187,11 @@ class CompletionBody(_Body):
     echo: bool = False
     add_special_tokens: bool = True
 
+    @property
+    def asked(self) -> list[dict[str, Any]]:
+        """Each prompt that was given as text, in the API's form."""
+        return [{"prompt": p, "max_tokens": self.max_tokens} for p in each_prompt(self.prompt) if isinstance(p, str)]
+
     @model_validator(mode="after")
     def _zero_needs_echo(self) -> Self:
         if self.max_tokens == 0 and not self.echo:
@@ -215,6 +220,13 @@ class ChatBody(_Body):
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20)
     add_special_tokens: bool = Field(False, description="a chat template has its own")
+
+    @property
+    def asked(self) -> list[dict[str, Any]]:
+        """The conversation, in the API's form."""
+        limit = self.max_tokens or self.max_completion_tokens
+        messages = [m.plain() for m in self.messages]
+        return [{"messages": messages} | ({"max_tokens": limit} if limit else {})]
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

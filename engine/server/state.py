@@ -17,6 +17,7 @@ from engine.server.grammars import GrammarChecker
 from engine.server.limits import Limits
 from engine.server.logs import LogDir, StepRing
 from engine.server.metrics import Metrics
+from engine.server.prompt_log import PromptLog
 from engine.server.records import RequestRecord, current_record
 from engine.server.threads import Threads
 from engine.text import TextCodec
@@ -37,6 +38,7 @@ class ServerState:
     steps: StepRing
     limits: Limits
     log_dir: LogDir | None = None
+    prompt_log: PromptLog | None = None
     keys: ApiKeys | None = None
     accepting: bool = True  # false from the moment a shutdown begins
     grammars: GrammarChecker = field(init=False)
@@ -70,6 +72,8 @@ class ServerState:
         if self.log_dir:
             for row in record.rows(self.client.clock):
                 self.log_dir.add("requests", row)
+        if self.prompt_log:
+            self.prompt_log.note(record, self.client.clock)
 
     def check_model(self, name: str) -> None:
         """

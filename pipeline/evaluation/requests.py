@@ -1,13 +1,16 @@
-"""Requests out of a log, as questions: from a JSONL file of OpenAI-style bodies, whoever wrote it.
+"""Requests out of a log, as questions: from a JSONL file of OpenAI-style bodies, whoever wrote it, or a folder of such
+files, as the bundled engine's ``--prompt-log`` is.
 
 A line has ``messages`` or ``prompt``, at its top or below ``body`` or ``request``; it may have ``scenario``,
-``response`` (the text that was answered) and ``max_tokens``. Anything else is passed over.
+``response`` (the text that was answered), ``max_tokens`` and ``at`` (RFC 3339, when it was asked). Anything else is
+passed over.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +22,16 @@ DEFAULT_TOKENS = 128
 
 @dataclass(frozen=True)
 class Logged:
-    """One request of the log. ``turns`` are (role, text) with the last from the user."""
+    """One request of the log. ``turns`` are (role, text) with the last from the user; ``week`` is its ISO week in UTC,
+    if the log says when it was asked.
+    """
 
     where: str
     turns: tuple[tuple[str, str], ...]
     scenario: str
     max_tokens: int
     response: str | None
+    week: str | None = None
 
     @property
     def text(self) -> str:
@@ -35,11 +41,22 @@ class Logged:
 def read_log(path: Path) -> tuple[list[Logged], int]:
     """The requests, and the number of lines that are objects but no text requests (tools, images, an empty turn).
 
+    Of a folder all its ``*.jsonl``, by name.
+
     Raises:
-        SeatrialError: no such file, or a line that is not a JSON object in UTF-8, as file:line.
+        SeatrialError: no such file, a folder without any, or a line that is not a JSON object in UTF-8, as file:line.
     """
-    if not path.is_file():
-        raise SeatrialError(f"{path} not found; expected a JSONL file of requests with `messages` or `prompt`")
+    paths = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+    if not paths or not paths[0].is_file():
+        raise SeatrialError(
+            f"{path} {'has no *.jsonl' if path.is_dir() else 'not found'}; expected a JSONL file of requests with "
+            "`messages` or `prompt`, or a folder of such files"
+        )
+    read = [_read_file(p) for p in paths]
+    return [r for found, _ in read for r in found], sum(other for _, other in read)
+
+
+def _read_file(path: Path) -> tuple[list[Logged], int]:
     found, other = [], 0
     for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
         if not line.strip():
@@ -72,7 +89,20 @@ def _logged(where: str, row: dict[str, Any]) -> Logged | None:
         scenario if isinstance(scenario, str) and scenario else DEFAULT_SCENARIO,
         tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens > 0 else DEFAULT_TOKENS,
         response if isinstance(response, str) else None,
+        _week(row.get("at")),
     )
+
+
+def _week(at: Any) -> str | None:
+    """The ISO week of a moment; None for what is none, or belongs to no zone."""
+    try:
+        moment = datetime.fromisoformat(at)
+        if moment.tzinfo is None:
+            return None
+        year, number, _ = moment.astimezone(UTC).isocalendar()
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return f"{year}-W{number:02d}"
 
 
 def _turns(body: dict[str, Any]) -> tuple[tuple[str, str], ...]:

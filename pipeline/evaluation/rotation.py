@@ -1,9 +1,9 @@
 """The weekly rotation of production requests: this week's sample comes in, the oldest week goes out.
 
-In order: scrub personal data; drop what still has some afterwards, or lost too much of its text to placeholders; drop
-what is too short or too long to judge; drop what repeats an item of the set or an earlier request; then take
-``items_per_week`` of the rest, as evenly over scenario and length as the log allows. The draw depends on week, seed and
-log alone.
+In order: drop what the log says was asked in another week; scrub personal data; drop what still has some afterwards, or
+lost too much of its text to placeholders; drop what is too short or too long to judge; drop what repeats an item of the
+set or an earlier request; then take ``items_per_week`` of the rest, as evenly over scenario and length as the log
+allows. The draw depends on week, seed and log alone.
 
 A log has no right answers, so production items are for people to judge (``people.rubric``): they are in no accuracy,
 their answers are compared by ``seatrial review``. The answers that the log holds go into the own-output ledger, so
@@ -91,6 +91,19 @@ def cleaned(requests: Iterable[Logged], dropped: Counter[str]) -> list[Logged]:
     return kept
 
 
+def of_week(requests: Iterable[Logged], week: str, dropped: Counter[str]) -> list[Logged]:
+    """What was asked in that week, or at a time that the log does not tell."""
+    kept, others = [], 0
+    for r in requests:
+        if r.week in (None, week):
+            kept.append(r)
+        else:
+            others += 1
+    if others:
+        dropped["asked in another week"] += others
+    return kept
+
+
 def unlike(requests: Sequence[Logged], items: Iterable[Item], dropped: Counter[str]) -> list[Logged]:
     """Requests that repeat neither an item nor an earlier request of the log, word for word or nearly."""
     index = leaks.index_of(ALIKE, PERMUTATIONS)
@@ -160,7 +173,8 @@ def rotate(folder: Path, week: str, requests: Sequence[Logged], seed: int = 0) -
     if not is_week(week) or (earlier and week_index(week) <= week_index(earlier[-1])):
         raise SeatrialError(f"--week is {week}; expected an ISO week after {earlier[-1] if earlier else '(none yet)'}")
     result = Rotated(week, next_version(evalset.manifest.version, "minor"), [])
-    kept = unlike(cleaned(requests, result.dropped), evalset.items, result.dropped)
+    kept = of_week(requests, week, result.dropped)
+    kept = unlike(cleaned(kept, result.dropped), evalset.items, result.dropped)
     if len(kept) < plan.items_per_week:
         raise SeatrialError(
             f"{len(kept)} of {len(requests)} requests are left and {plan.items_per_week} are needed "

@@ -1,21 +1,25 @@
-"""Requests become production items: what is scrubbed, dropped, drawn, retired; and six weeks of it."""
+"""Requests become production items: what is scrubbed, dropped, drawn, retired."""
 
 from __future__ import annotations
 
 import json
 import random
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from engine.server import prompt_log
+from engine.server.logs import Clock
+from engine.server.prompt_log import PromptLog, PromptLogOptions
+from engine.server.records import RequestRecord
 from pipeline.errors import SeatrialError
-from pipeline.evaluation import attribution, health, outputs, personal, rotation, sets
-from pipeline.evaluation.items import Evalset, Item, content_digest, load_evalset
+from pipeline.evaluation import attribution, outputs, personal, rotation, sets
+from pipeline.evaluation.items import content_digest, load_evalset
 from pipeline.evaluation.requests import Logged, read_log
-from pipeline.evaluation.versions import version_problems
 from tests.pipeline.evaluation.make import some_items, write_evalset
 
 PLAN = {
@@ -206,53 +210,44 @@ def test_a_log_of_any_shape_is_read(tmp_path: Path) -> None:
         read_log(path)
 
 
-# --- the drill ----------------------------------------------------------------------------------------------------
+def test_the_engines_log_is_read_as_it_is(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several segments, a conversation among them; what was asked in the week before stays out."""
+    monkeypatch.setattr(prompt_log, "CLOSE_S", None)  # a paused machine may take longer
+    monday = datetime(2026, 11, 30, tzinfo=UTC)  # of 2026-W49
+    log = PromptLog(tmp_path / "asked", PromptLogOptions(share=1.0, max_mib=8 * 4000 / 2**20), lambda n: None)
+    for n, r in enumerate(traffic(1)):
+        record = RequestRecord("/v1/chat/completions", lambda _: None)
+        record.received_s, record.status = n, 200
+        record.asked = [{"messages": [{"role": "user", "content": r.text}], "max_tokens": 32}]
+        log.note(record, Clock(0.0, monday if n % 3 else monday - timedelta(hours=1)))
+    log.close()
+    assert len(list(log.path.iterdir())) > 2
+    requests, other = read_log(log.path)
+    assert (len(requests), other) == (60, 0)
+    assert Counter(r.week for r in requests) == {"2026-W48": 20, "2026-W49": 40}
+    result = rotation.rotate(folder, "2026-W49", requests)
+    assert result.dropped["asked in another week"] == 20
+    production = [i for i in load_evalset(folder).items if i.origin == "production"]
+    assert [(i.week, i.max_tokens) for i in production] == [("2026-W49", 32)] * PLAN["items_per_week"]
+    text = rotation.file_of(folder, "2026-W49").read_text()
+    assert "example.org" not in text
 
 
-def right(item: Item, skill: float) -> float:
-    """A model of a given skill on an item: the same items are easy for every model."""
-    return float(random.Random(item.id).random() < skill)
+def test_a_moment_that_is_none_says_nothing_of_the_week(tmp_path: Path) -> None:
+    moments = ["2026-12-07T00:30:00+01:00", "2026-12-07T00:30:00", "yesterday", 7, None, "0001-01-01T00:00:00+10:00"]
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps({"prompt": "Why?", "at": at}) + "\n" for at in moments))
+    assert [r.week for r in read_log(path)[0]] == ["2026-W49", None, None, None, None, None]
 
 
-def scores(evalset: Evalset, skill: float) -> dict[str, float]:
-    """As if the production items, too, had been graded: what a set does to an accuracy is seen on those that change."""
-    return {i.id: right(i, skill) for i in evalset.items}
+def test_a_folder_without_a_log_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SeatrialError, match=r"has no \*\.jsonl; expected a JSONL file of requests"):
+        read_log(tmp_path)
+    with pytest.raises(SeatrialError, match="none not found; expected"):
+        read_log(tmp_path / "none")
 
 
-def test_six_weeks_of_rotation(folder: Path, tmp_path: Path) -> None:
-    """Composition, ages and versions stay within the rules, and what a week's content does to the accuracy is told
-    from what the candidate does: the baseline is scored on the new week too."""
-    weeks = [f"2026-W{w}" for w in (49, 50, 51, 52, 53)] + ["2027-W01"]
-    before, versions = load_evalset(folder), ["1"]
-    for n, week in enumerate(weeks):
-        log = tmp_path / f"{week}.jsonl"
-        log.write_text("".join(json.dumps({"prompt": r.text, "scenario": r.scenario}) + "\n" for r in traffic(n, 80)))
-        sets.main(["rotate", "--week", week, "--requests", str(log), "--folder", str(folder)])
-        after = load_evalset(folder)
-        versions.append(after.manifest.version)
-        production = [i for i in after.items if i.origin == "production"]
-        assert len(production) == 8 * min(n + 1, 4)
-        assert len({i.week for i in production}) == min(n + 1, 4)
-        assert after.manifest.scenarios["production"]["items"] == len(production)
-        assert after.manifest.changelog[-1]["week"] == week
-        assert version_problems(after, folder) == []
-        assert all(c["success"] for c in health.production_checks(after, week))
-        assert len({i.source for i in production}) > 4, "strata"
-
-        same = attribution.attribute(scores(before, 0.6), scores(after, 0.6), scores(after, 0.6))
-        assert same.due_to_model == 0
-        assert same.model_flips == (0, 0)
-        assert same.total == pytest.approx(same.due_to_set)
-        worse = attribution.attribute(scores(before, 0.6), scores(after, 0.6), scores(after, 0.4))
-        assert worse.due_to_set == pytest.approx(same.due_to_set)
-        assert worse.due_to_model == pytest.approx(-100 * worse.model_flips[0] / worse.paired)
-        assert worse.due_to_model < 0
-        before = after
-    assert versions == ["1", "1.1.0", "1.2.0", "1.3.0", "1.4.0", "1.5.0", "1.6.0"]
-    assert not rotation.file_of(folder, "2026-W50").exists()
-    assert rotation.file_of(folder, "2026-W51").exists()
-    stale = {c["name"] for c in health.production_checks(before, "2027-W04") if not c["success"]}
-    assert stale == {"production_age"}
+# --- due to the set, due to the model ---------------------------------------------------------------------------
 
 
 def test_scores_of_different_contents_are_not_compared() -> None:
