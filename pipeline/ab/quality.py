@@ -11,6 +11,7 @@ from scipy import stats
 from pipeline.ab.seeds import seed_problems
 from pipeline.ab.sides import Side
 from pipeline.errors import SeatrialError
+from pipeline.evaluation import outputs
 from pipeline.evaluation.cache import open_cache
 from pipeline.evaluation.items import EVALSETS, Item, load_evalset
 from pipeline.evaluation.run import Judged, answer_all, judge_all, select
@@ -99,4 +100,5 @@ def judged_answers(side: Side, items: list[Item], concurrency: int, log: Path, s
     """
     with side.open(log) as target, open_cache(None) as cache, s.progress(len(items), "items") as bar:
         answered = answer_all(items, target, cache, concurrency, bar.advance)
+    outputs.remember(outputs.of_answers(answered, f"{target.model_name} {side.identities[0].digest[:12]}"))
     return judge_all(answered, lambda: None)

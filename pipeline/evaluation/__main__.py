@@ -75,12 +75,7 @@ def _evaluate(s: Stage, params: Params, choice: Choice) -> None:
         left_to_people=len(unjudged), capabilities=who.capabilities,
     )  # fmt: skip
     outcome["server"] = {"restarts": [r.json() for r in restarts(seen.scrapes, asked_unix_s)]}
-    prints = (
-        outputs.fingerprint(a.item, a.reply.text, f"{who.model_name} {who.model.digest[:12]}", utc_now())
-        for a in answered
-        if a.reply and not a.reply.choice_logprobs
-    )
-    outputs.remember(p for p in prints if p)
+    outputs.remember(outputs.of_answers(answered, f"{who.model_name} {who.model.digest[:12]}"))
     _report(s.say, outcome, results.write(choice.tier, outcome, graded, unjudged))
 
 
@@ -89,6 +84,8 @@ def _report(say: Callable[[str], None], outcome: dict[str, Any], written: Path) 
         f"{outcome['correct']:.0f} of {outcome['n']} right, {outcome['errors']} errors, {outcome['cut_off']} cut off, "
         f"{outcome['usage']['answers_reused']} answers reused -> {written}"
     )
+    for scenario, why in outcome["sees_little"].items():
+        say(f"{scenario}: {why}")
     if outcome["left_to_people"]:
         say(f"{outcome['left_to_people']} answers are for people to judge: seatrial review sample")
     lacking = outcome["not_measurable_by"]

@@ -23,13 +23,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import SeatrialError
 from pipeline.evaluation import leaks
 from pipeline.evaluation.duplicates import features
 from pipeline.evaluation.items import EVALSETS, Item
-from pipeline.provenance import digest_of
+from pipeline.provenance import digest_of, utc_now
+
+if TYPE_CHECKING:
+    from pipeline.evaluation.run import Answered
 
 LEDGER = Path(".seatrial/outputs.jsonl")
 COMMITTED = EVALSETS / "outputs"
@@ -85,6 +88,14 @@ def fingerprint(item: Item, answer: str, artifact: str, at: str) -> Fingerprint 
     if len(leaks.words(answer)) < MIN_WORDS * ALIKE:
         return None
     return Fingerprint(question_digest(item), sketch_of(answer), _reference_digest(item), artifact, at)
+
+
+def of_answers(answered: Iterable[Answered], artifact: str) -> Iterator[Fingerprint]:
+    """One of each answer that was written and is long enough; ``artifact`` says by whom."""
+    at = utc_now()
+    for a in answered:
+        if a.reply and not a.reply.choice_logprobs and (made := fingerprint(a.item, a.reply.text, artifact, at)):
+            yield made
 
 
 def remember(prints: Iterable[Fingerprint], ledger: Path = LEDGER) -> int:

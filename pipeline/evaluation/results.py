@@ -15,6 +15,7 @@ from pipeline.errors import SeatrialError
 from pipeline.evaluation.client import POLICY
 from pipeline.evaluation.graders import GRADERS, grader_of, versions
 from pipeline.evaluation.items import Evalset, Item, content_digest
+from pipeline.evaluation.resolution import sees_little
 from pipeline.evaluation.run import Judged
 from pipeline.files import atomic_dir
 from pipeline.provenance import Header, digest_of, this_machine
@@ -119,6 +120,7 @@ def summary(
         "n": len(rows),
         "correct": sum(r["score"] for r in rows),
         "scenarios": scenarios,
+        "sees_little": sees_little(evalset.items, rows),
         "errors": sum(r["status"] == "error" for r in rows),
         "not_measurable": sum(str(r["reason"]).startswith(PREFIX) for r in rows),
         "not_measurable_by": _not_measurable_by(rows),

@@ -4,6 +4,7 @@ seatrial evalset import --format squad FILE --out evalsets/NAME --week 2026-W49
 seatrial evalset diff HEAD:evalsets/core evalsets/core
 seatrial evalset record evalsets/core --size major --week 2026-W49 --what "Two documents more"
 seatrial evalset rotate --week 2026-W49 --requests LOG
+seatrial evalset rescore
 seatrial evalset attribute BASELINE_OLD BASELINE_NEW CANDIDATE_NEW
 """
 
@@ -17,7 +18,8 @@ from pipeline.errors import SeatrialError
 from pipeline.evaluation import attribution, importers, rotation, versions
 from pipeline.evaluation.items import EVALSETS, is_week
 from pipeline.evaluation.requests import read_log
-from pipeline.stage import run_main, say
+from pipeline.params import load_params
+from pipeline.stage import run_main, say, stage
 
 
 def _import(given: argparse.Namespace) -> None:
@@ -47,6 +49,13 @@ def _rotate(given: argparse.Namespace) -> None:
     if other:
         say(f"{given.requests}: {other} lines are no requests in text")
     print("\n".join(rotation.rotate(given.folder, given.week, requests, given.seed).lines()))
+
+
+def _rescore(given: argparse.Namespace) -> None:
+    from pipeline.evaluation.rescore import rescore
+
+    with stage("rescore", measuring=True, note=False) as s:
+        rescore(load_params(), s)
 
 
 def _attribute(given: argparse.Namespace) -> None:
@@ -90,9 +99,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     c.add_argument("--what", required=True, help="what changed, in a sentence")
     c = command("rotate", _rotate, "This week's production requests come in, the oldest week goes out.")
     c.add_argument("--week", type=_week, required=True, help="ISO week of the requests")
-    c.add_argument("--requests", type=Path, required=True, help="JSONL of requests with `messages` or `prompt`")
+    c.add_argument(
+        "--requests", type=Path, required=True,
+        help="JSONL of requests with `messages` or `prompt`, or a folder of such files, as --prompt-log writes it",
+    )  # fmt: skip
     c.add_argument("--folder", type=Path, default=EVALSETS / "core", help="the set; default evalsets/core")
     c.add_argument("--seed", type=int, default=0, help="another draw of the same log")
+    command("rescore", _rescore, "The release in service answers the present items, for the gate to compare with.")
     c = command("attribute", _attribute, "A change of accuracy, split into what the set and what the model did.")
     for name, text in (("baseline_old", "the baseline on the old content"), ("baseline_new", "on the new content"),
                        ("candidate_new", "the candidate on the new content")):  # fmt: skip

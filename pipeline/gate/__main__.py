@@ -10,7 +10,7 @@ from pipeline.files import atomic_write, write_json
 from pipeline.gate.attempts import attempt_of, record
 from pipeline.gate.context import Context
 from pipeline.gate.diagnosis import diagnose
-from pipeline.gate.inputs import EVALSET, input_digests, read_json, read_review, read_tier
+from pipeline.gate.inputs import EVALSET, IN_SERVICE, input_digests, read_json, read_review, read_tier
 from pipeline.gate.judge import judge_tier, waivers_now, what_changed, what_would_settle
 from pipeline.gate.junit import junit
 from pipeline.gate.model import Attempt, Baseline, DiagnosisRow, Verdict
@@ -39,8 +39,9 @@ def judge(params: Params, now: datetime) -> Verdict:
     runs = {tier: read_tier(tier) for tier in params.measured}
     reference, candidate = runs[params.release.reference], runs[params.release.candidate]
     review, unread = read_review()
+    again = None if baseline is None else read_tier(IN_SERVICE)
     contexts = {
-        t: Context(run, reference, evalset, problem, baseline, policy, review, unread) for t, run in runs.items()
+        t: Context(run, reference, evalset, problem, baseline, policy, review, unread, again) for t, run in runs.items()
     }
     tiers = {tier: judge_tier(context, now.date()) for tier, context in contexts.items()}
     said = tiers[candidate.tier]

@@ -21,6 +21,7 @@ class Context:
     policy: Policy
     review: dict[str, Any] | None = None  # reports/review.json
     review_problem: str | None = None  # why there is none; null: nobody was asked
+    in_service: TierRun | None = None  # the baseline, scored again (seatrial evalset rescore)
 
     @property
     def is_reference(self) -> bool:

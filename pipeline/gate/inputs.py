@@ -28,6 +28,7 @@ EVALSET = Path("reports/evalset.json")
 _STAGES = {"plan.json": "plan", "eval": "evaluate", "load": "loadtest"}  # first part of a file's name -> who writes it
 _FOUND_CHARS = 60
 REVIEW = Path("reports/review.json")
+IN_SERVICE = "in-service"  # RESULTS/IN_SERVICE/eval: the release in service, asked what the set has become since
 FILES = (
     "plan.json",
     "eval/eval.json",
@@ -328,5 +329,6 @@ def _records(path: Path, load: dict[str, Any] | None) -> pl.DataFrame:
 
 def input_digests(tiers: list[str], root: Path = RESULTS, evalset: Path = EVALSET) -> dict[str, str | None]:
     """sha256 of every file that a verdict rests on (None: absent), by which a stale verdict is recognised."""
-    paths = [root / tier / name for tier in tiers for name in FILES] + [evalset, REVIEW]
+    again = [root / IN_SERVICE / name for name in ("eval/eval.json", "eval/items.jsonl")]
+    paths = [root / tier / name for tier in tiers for name in FILES] + [evalset, REVIEW, *again]
     return {p.as_posix(): sha256_file(p) if p.is_file() else None for p in paths}

@@ -139,7 +139,7 @@ class Review(_Rule):
 
 
 class QualityBaseline(_Margin):
-    """Accuracy against the release in service, paired by item, on the same evalset version."""
+    """Accuracy against the release in service, paired by item. Where the set has changed since, on the new content."""
 
     kind: Literal["quality_baseline"]
 

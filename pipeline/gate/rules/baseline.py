@@ -1,12 +1,20 @@
-"""Against the release in service. Without one the rules do not apply, and say so."""
+"""Against the release in service. Without one the rules do not apply, and say so.
+
+The scores in a release's record are of the set as it was then. Where the set has changed since, the release must have
+been scored on the new content as well (`seatrial evalset rescore`): the rule then judges candidate and release on that,
+item by item, and says beside it how much of the change since the release is the set's, which no candidate can help.
+"""
 
 from __future__ import annotations
 
+from pipeline.evaluation.attribution import attribute
 from pipeline.gate.context import Context, result
+from pipeline.gate.inputs import IN_SERVICE, RESULTS
 from pipeline.gate.policy import LatencyBaseline, QualityBaseline
 from pipeline.gate.result import RuleResult
 from pipeline.gate.rules.quality import delta_result, margin_of, not_measurable
-from pipeline.provenance import differing
+from pipeline.provenance import Header, differing
+from pipeline.release.record import Release
 
 NONE_YET = "no baseline yet: nothing has been released"
 
@@ -20,26 +28,50 @@ def quality_baseline(rule: QualityBaseline, context: Context) -> list[RuleResult
     if run.items is None or header is None:
         why = run.missing("eval") or "not evaluated"
         return [result(rule, "baseline", title, "undecided", why, **margin_of(rule))]
-    asked = base.evaluation.workload
-    if header.workload.digest != asked.digest:
-        detail = f"{base.name} was asked {asked.name}, this run {header.workload.name}: not the same items"
-        would = f"an evaluation of {base.name} on {header.workload.name}"
-        return [result(rule, "baseline", title, "undecided", detail, would_decide=would, **margin_of(rule))]
-    if base.scores.keys() != {row["id"] for row in run.items}:
-        both = sum(row["id"] in base.scores for row in run.items)
+    theirs, then = base.scores, base.evaluation
+    rotated = header.workload.digest != then.workload.digest
+    if rotated:
+        found = _scored_again(base, context, header)
+        if isinstance(found, str):
+            would = f"an evaluation of {base.name} on {header.workload.name}: seatrial evalset rescore"
+            return [result(rule, "baseline", title, "undecided", found, would_decide=would, **margin_of(rule))]
+        theirs, then = found
+    mine = {row["id"]: float(row["score"]) for row in run.items}
+    if theirs.keys() != mine.keys():
+        both = sum(i in theirs for i in mine)
         detail = f"{base.name} has scores for {both} of {len(run.items)} items"
         return [result(rule, "baseline", title, "undecided", detail, **margin_of(rule))]
     asked_here = [row for row in run.items if not row.get("lacks")]
-    scores = [(float(row["score"]), base.scores[row["id"]]) for row in asked_here]
+    here = {row["id"]: mine[row["id"]] for row in asked_here}
+    scores = [(here[i], theirs[i]) for i in here]
     skipped = not_measurable(run.items)
     judged = delta_result(
         rule, context, asked_here, scores, f"accuracy against {base.name}", "baseline", skipped=skipped
     )
-    changed = differing(header, base.evaluation)
-    if len(changed) > 1:
-        more = f"confounded: {', '.join(changed)} differ from {base.name} at once, so a difference cannot be attributed"
-        judged = judged.model_copy(update={"detail": f"{judged.detail}; {more}"})
-    return [judged]
+    more = []
+    if rotated and here:
+        split = attribute(base.scores, {i: theirs[i] for i in here}, here).lines()[0]
+        more.append(f"the set has changed since {base.name}, which was scored on the new content too: {split}")
+    if len(changed := differing(header, then)) > 1:
+        more.append(
+            f"confounded: {', '.join(changed)} differ from {base.name} at once, so a difference cannot be attributed"
+        )
+    return [judged.model_copy(update={"detail": "; ".join([judged.detail, *more])})]
+
+
+def _scored_again(base: Release, context: Context, header: Header) -> tuple[dict[str, float], Header] | str:
+    """Scores of the release on the content of this run, and their provenance; or why there are none."""
+    again = context.in_service
+    theirs = None if again is None else again.header("evaluation")
+    if again is None or again.items is None or theirs is None:
+        then, now = base.evaluation.workload.name, header.workload.name
+        return f"{base.name} was asked {then}, this run {now}: not the same items"
+    where = RESULTS / IN_SERVICE
+    if others := [k for k in differing(theirs, base.evaluation) if k != "workload"]:
+        return f"{where} is of another build than {base.name}: {', '.join(others)} differ"
+    if theirs.workload.digest != header.workload.digest:
+        return f"{where} is of {base.name} on another content of {theirs.workload.name} than this run's"
+    return {row["id"]: float(row["score"]) for row in again.items}, theirs
 
 
 def latency_baseline(rule: LatencyBaseline, context: Context) -> list[RuleResult]:

@@ -12,12 +12,12 @@ import pytest
 
 from pipeline.errors import SeatrialError
 from pipeline.files import write_json
-from pipeline.gate.inputs import RESULTS
+from pipeline.gate.inputs import IN_SERVICE, RESULTS
 from pipeline.gate.verdict import VERDICT, verdict_exit_code
 from pipeline.provenance import utc_now
 from pipeline.release.record import RELEASES, Release, compose, current_release, next_sequence
 from tests.pipeline.gate.conftest import clean_run, run  # noqa: F401 (fixtures)
-from tests.pipeline.gate.factory import MACHINE, header, items, records, write_items, write_load
+from tests.pipeline.gate.factory import MACHINE, Row, header, items, records, write_items, write_load
 from tests.pipeline.gate.helpers import (
     change_params,
     edit_json,
@@ -171,6 +171,52 @@ def test_another_evalset_cannot_be_compared_with_the_release(run: Path) -> None:
     found = rule_of(judged(), "accuracy-baseline")
     assert found["outcome"] == "undecided"
     assert "an evaluation of 2026.12" in found["would_decide"]
+
+
+def _harder(row: Row) -> None:
+    """A new content on which every build gets one ordinary item in eight wrong that it got right before."""
+    if row["origin"] == "written" and int(row["id"][-2:]) % 8 == 0:
+        row |= {"correct": False, "score": 0.0}
+
+
+def _worse(row: Row) -> None:
+    if row["origin"] == "written" and int(row["id"][-2:]) % 8 == 4:
+        row |= {"correct": False, "score": 0.0}
+
+
+def _both(row: Row) -> None:
+    _harder(row)
+    _worse(row)
+
+
+@pytest.mark.parametrize(
+    ("of_release", "of_candidate", "outcome", "split"),
+    [
+        (_harder, _harder, "pass", "-11.2 points: -11.2 due to the set, +0.0 due to the model"),
+        (lambda row: None, _worse, "fail", "-12.5 points: +0.0 due to the set, -12.5 due to the model"),
+        (_harder, _both, "fail", "-23.8 points: -11.2 due to the set, -12.5 due to the model"),
+    ],
+)
+def test_a_release_scored_on_the_new_content_tells_the_set_from_the_model(
+    run: Path,  # noqa: F811
+    of_release: Callable[[Row], None],
+    of_candidate: Callable[[Row], None],
+    outcome: str,
+    split: str,
+) -> None:
+    judged()
+    _promote()
+    new = header("int8", "core-v1!2")
+    for tier in ("int8", "bf16"):  # the reference drifts along, so that this rule alone can see the candidate's part
+        write_items(run, tier, items(tier, spoil=of_candidate), header=header(tier, "core-v1!2"))
+    write_items(run, IN_SERVICE, items("int8", spoil=of_release), header=new)
+    value = judged()
+    found = rule_of(value, "accuracy-baseline")
+    assert (found["outcome"], value["verdict"]) == (outcome, "ship" if outcome == "pass" else "hold")
+    assert "the set has changed since 2026.12, which was scored on the new content too: " in found["detail"]
+    assert split in found["detail"]
+    write_items(run, IN_SERVICE, items("int8", spoil=_worse), header=new)
+    assert verdict_exit_code(VERDICT)[0] == 2, "stale: it rests on these scores"
 
 
 def test_several_changes_at_once_are_called_confounded(run: Path) -> None:  # noqa: F811
