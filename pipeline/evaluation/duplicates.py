@@ -3,13 +3,15 @@
 Two items are a reworded pair if they have the same numbers in the same order and the same right answer, and their words
 and pairs of neighbouring words are ``ALIKE`` (Jaccard). Numbers and answer are what tells the items of a template from
 each other; wording is what is left of a question that was only said again. Lines that several items have (a passage
-that many questions are about, solved examples, a list of options) are left out of the comparison. Candidates come from
+that many questions are about, solved examples, a list of options) are left out of the comparison, and so are sentences
+that ``TEMPLATE`` items have (a long frame around a short case). Candidates come from
 MinHash and locality-sensitive hashing (Broder 1997), so a large set takes seconds; the similarity reported is exact.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -19,21 +21,31 @@ from pipeline.evaluation.items import Item
 
 ALIKE = 0.6
 ALIKE_IN_FAMILY = 0.85  # items of one source differ by what stands in a slot of its template, and are one cluster
+TEMPLATE = 3  # a reworded pair may share a sentence; of more items it is the frame that they were made in
 MIN_WORDS = 6
 PERMUTATIONS = 64
+_SENTENCE_END = re.compile(r"(?<=[.?!])\s+")
 
 
-def _lines(item: Item) -> list[tuple[str, ...]]:
-    """The last user turn, or the prompt with all of its choices, line by line as words."""
+Sentence = tuple[str, ...]  # its words
+Line = tuple[Sentence, ...]
+
+
+def _lines(item: Item) -> list[Line]:
+    """The last user turn, or the prompt with all of its choices, line by line and sentence by sentence."""
     text = leaks.question_of(item) if item.messages else "\n".join([item.prompt or "", *(item.choices or ())])
-    return [w for line in text.splitlines() if (w := leaks.words(line))]
+    lines = [tuple(w for s in _SENTENCE_END.split(line) if (w := leaks.words(s))) for line in text.splitlines()]
+    return [line for line in lines if line]
 
 
 def own_words(items: Sequence[Item]) -> list[tuple[str, ...]]:
-    """Of each item the words of the lines that no other item has."""
+    """Of each item the words of the lines that no other item has, without sentences that ``TEMPLATE`` items have."""
     lines = [_lines(item) for item in items]
     times = Counter(line for mine in lines for line in set(mine))
-    return [tuple(w for line in mine if times[line] == 1 for w in line) for mine in lines]
+    framed = Counter(s for mine in lines for s in {s for line in mine for s in line})
+    return [
+        tuple(w for line in mine if times[line] == 1 for s in line if framed[s] < TEMPLATE for w in s) for mine in lines
+    ]
 
 
 def exact(items: Iterable[Item]) -> list[str]:

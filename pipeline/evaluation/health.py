@@ -17,6 +17,7 @@ from pipeline.evaluation.expectations import EXAMPLES
 from pipeline.evaluation.graders import check_item
 from pipeline.evaluation.items import Evalset, Item
 from pipeline.evaluation.leaks import Text
+from pipeline.evaluation.personal import Found
 from pipeline.evaluation.versions import version_problems
 
 SHOT_SHARED_BY = 3
@@ -135,13 +136,13 @@ def leak_checks(items: list[Item], calibration: list[Text], corpora: list[Text])
 
 
 def personal_data(items: Iterable[Item], *, soft: bool) -> list[str]:
-    """What looks like personal data in any text of an item; with ``soft`` names and postal addresses alone."""
-    found = []
+    """What looks like personal data in an item's texts, once each; with ``soft`` names and postal addresses alone."""
+    found: dict[tuple[str, Found], str] = {}
     for item in items:
         for text in personal.texts_in(item.model_dump(exclude={"id", "week", "source"})):
             hits = [f for f in personal.find(text, soft=soft) if (f.kind in personal.SOFT) == soft]
-            found += [f"{item.id}: {f}" for f in hits]
-    return found
+            found |= {(item.id, f): f"{item.id}: {f}" for f in hits}
+    return list(found.values())
 
 
 def week_index(week: str) -> int:

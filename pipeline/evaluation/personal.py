@@ -34,8 +34,10 @@ def _digits(text: str) -> str:
 
 
 def _is_phone(text: str) -> bool:
-    """Nine digits or more, and not a run of years or of equal groups, as number series are."""
+    """Nine digits or more; not a run of years or of equal groups, as number series are, and not a dotted quad."""
     groups = re.findall(r"\d+", text)
+    if len(groups) == 4 and text.count(".") == 3 and all(int(g) <= 255 for g in groups):
+        return False  # a network address, possibly a private one or with zeroes in front
     series = len(groups) > 2 and not text.startswith(("+", "(", "0")) and len({len(g) for g in groups}) == 1
     return 9 <= len(_digits(text)) <= 15 and not series
 
@@ -87,7 +89,7 @@ HARD: dict[str, Kind] = {
     "card": Kind(re.compile(r"(?<![\d.])(?=[2-6])\d(?:[ -]?\d){12,18}(?![\d.]\d)"), lambda m: luhn(_digits(m))),
     "network": Kind(re.compile(
         r"(?<!ersion )(?<![\w.])(?!(?:10|127|0|255)\.|192\.168\.|169\.254\.|172\.(?:1[6-9]|2\d|3[01])\.)"
-        r"(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)\b(?!\.\d)"
+        r"(?:0{0,2}(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}0{0,2}(?:25[0-5]|2[0-4]\d|1?\d?\d)\b(?!\.\d)"
         r"|\b(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}\b")),
     "phone": Kind(re.compile(
         r"(?<![\w.$€£/-])(?:\+\d{8,15}|(?:\+\d{1,3}[ ./-]?)?(?:\(\d{1,5}\)|\d{2,5})(?:[ ./-]{1,2}\d{2,5}){2,4})"

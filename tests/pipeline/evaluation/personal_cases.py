@@ -39,7 +39,7 @@ FOUND: dict[str, list[str]] = {
         "password: hunter2x", "the password is Tr0ub4dor", "API_KEY=9f8e7d6c5b4a", "api key: 'k3y-v4lu3-abc'",
         "Authorization: Bearer 0a1b2c3d4e5f", "pwd = s3cret!!", '"access_token": "A1b2C3d4E5"', "passcode 48fj29dk",
     ],
-    "network": ["from 203.0.113.7 at noon", "host 198.51.100.23:8080", "mac 00:1B:44:11:3A:B7"],
+    "network": ["from 203.0.113.7 at noon", "host 198.51.100.23:8080", "mac 00:1B:44:11:3A:B7", "at 203.00.113.0077"],
     "address": [
         "I live at 12 Maple Street.", "ship to 4571 Old Mill Road, Apt 3", "221b Baker Street", "9 Elm Ave",
         "Lindenstraße 14", "wohnhaft Am Hang, Bergweg 7a", "12 rue des Lilas", "PO Box 4711", "SW1A 1AA",
@@ -77,4 +77,5 @@ INNOCENT: list[str] = [
     "x = [1, 2, 3, 4, 5, 6]", "f(100, 200, 300)", "0 0 0 0 0 0 0 0 0 0", "2^10 = 1024", "12345678901234567890123",
     "token = next(tokens)", "key: value", "The password is required.", "5 Easy Steps", "Hello world",
     "100 200 300 400 500", "Score: 101-99, 87-91", "speed 300000 km/s", "2026-W49", "GB has 4 parts",
+    "strip the zeroes of 10.08.094.196", "192.168.001.045",
 ]  # fmt: skip

@@ -124,6 +124,8 @@ FAULTS: list[tuple[str, str, Callable[[Rows], Any], set[str]]] = [
     ("item taken out", "small_steps", lambda rows: rows.pop(0), {"composition_items"}),
     ("pinned case made ordinary", "small_steps", lambda rows: rows[-1].update(origin="written"),
      {"composition_pinned", "pinned_in_each"}),
+    ("missing pinned case", "small_steps", lambda rows: rows.pop(-1),
+     {"composition_items", "composition_pinned", "pinned_in_each"}),
     ("pinned case that says nothing", "small_steps", lambda rows: rows[-1].pop("watches_for"), {"pinned_say_why"}),
     ("pinned case that says little", "small_steps", lambda rows: rows[-1].update(watches_for="bug"),
      {"pinned_in_words"}),

@@ -133,6 +133,27 @@ def test_items_of_a_template_and_questions_on_one_passage_are_no_duplicates() ->
     assert duplicates.exact(several) == duplicates.reworded(several) == []
 
 
+def test_a_long_frame_around_short_cases_makes_no_duplicates_and_hides_none() -> None:
+    frame = (
+        "For which of these two cases does the main character, who says I and me and my, do something that is plainly "
+        "wrong by the ordinary moral standards of this country as of the year 2020?"
+    )
+    cases = [
+        "I burned the old barn. I fed a stray cat.", "I took coins from a box. I walked home slowly.",
+        "I read her private letter. I painted our fence.",
+    ]  # fmt: skip
+    several = [choice_item(f"choice.{i}", prompt=f"{frame} {case}") for i, case in enumerate(cases)]
+    assert duplicates.reworded(several) == []
+    again = choice_item("choice.x", prompt=f"{frame} I walked home slowly. I took some coins from a box.")
+    assert duplicates.reworded([*several, again]) == ["choice.1 and choice.x: reworded, 73% alike"]
+
+
+def test_what_stands_twice_in_an_item_is_one_finding() -> None:
+    text = "Ring +49 30 5550 1234?"
+    twice = asks("extract.x", text, reference=text)
+    assert health.personal_data([twice], soft=False) == ["extract.x: phone +49 ... (16 characters)"]
+
+
 # --- own outputs --------------------------------------------------------------------------------------------------
 
 
