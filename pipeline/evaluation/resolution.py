@@ -29,8 +29,9 @@ def sees_little(items: Iterable[Item], rows: Sequence[dict[str, Any]]) -> dict[s
 
     chance = {i.id: chance_of(i) for i in items}
     found: dict[str, str] = {}
-    for name in dict.fromkeys(r["scenario"] for r in rows):
-        mine = [r for r in rows if r["scenario"] == name]
+    measured = [r for r in rows if not r.get("lacks")]  # what the server cannot do says nothing of the model
+    for name in dict.fromkeys(r["scenario"] for r in measured):
+        mine = [r for r in measured if r["scenario"] == name]
         n, right = len(mine), round(sum(r["score"] for r in mine))
         guessed = sum(chance[r["id"]] for r in mine) / n
         ends = stats.binomtest(right, n).proportion_ci(0.95, method="wilson")

@@ -44,3 +44,8 @@ def test_options_of_different_number_and_scenarios_beside_each_other() -> None:
     found = sees_little([*mixed, *written], [*answered(mixed, 25), *answered(written, 10)])
     assert list(found) == ["choice"]
     assert "guessing gives 42%" in found["choice"]
+
+
+def test_what_a_server_cannot_do_says_nothing_of_the_model() -> None:
+    items = [chat_item(f"extract.{i}") for i in range(20)]
+    assert sees_little(items, [row | {"lacks": "echo"} for row in answered(items, 0)]) == {}
