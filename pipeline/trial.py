@@ -76,11 +76,11 @@ def _runs(pid: int) -> bool:
         return True
 
 
-def repro(targets: list[str]) -> int:
+def repro(arguments: list[str]) -> int:
     """Runs ``dvc repro`` as a child that does not outlive this process; its exit code."""
     env = {**os.environ, "DVC_NO_ANALYTICS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"}
     return subprocess.run(
-        [sys.executable, "-m", "dvc", "repro", *targets], env=env, preexec_fn=die_with_parent
+        [sys.executable, "-m", "dvc", "repro", *arguments], env=env, preexec_fn=die_with_parent
     ).returncode
 
 
@@ -98,6 +98,7 @@ def ratings_changed(verdict: Path = VERDICT, review: Path = REVIEW) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="seatrial trial", description="Runs the whole graph and prints the verdict.")
     parser.add_argument("targets", nargs="*", help="stages of dvc.yaml; none: all")
+    parser.add_argument("--pull", action="store_true", help="take from DVC's default remote what it has; run the rest")
     args, unknown = parser.parse_known_args()
     if unknown:  # argparse would end with 2, which says "undecided"
         raise SeatrialError(f"unknown option {unknown[0]}; `seatrial trial --help` lists what there is")
@@ -109,7 +110,7 @@ def main() -> None:
     write_code()
     if dropped := drop_dead_locks():
         say(f"dropped {dropped} lock(s) of dead processes")
-    code = repro(targets)
+    code = repro([*(["--pull"] if args.pull else []), *targets])
     if not code and not targets and ratings_changed():
         say("people's ratings have changed since the verdict: judging again")
         code = repro(["--force", "--single-item", "gate"]) or repro([])

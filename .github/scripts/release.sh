@@ -6,11 +6,10 @@ cd "$(dirname "$0")/../.."
 dvc=".venv/bin/python -m dvc"
 if [ -n "${REMOTE:-}" ]; then
   $dvc remote add --local --force --default store "$REMOTE"
-  $dvc pull --run-cache --allow-missing || echo "nothing of this trial is in the remote yet" >&2
 fi
 .venv/bin/python -m pipeline.checks.release_settings
 code=0
-.venv/bin/seatrial trial || code=$?
+.venv/bin/seatrial trial ${REMOTE:+--pull} || code=$?
 if [ -n "${REMOTE:-}" ]; then
   $dvc push --run-cache
 fi
