@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +25,6 @@ BEYOND_CACHE, MOST_COPIES = 2**28, 64
 BATCHES, CONTEXTS, PROMPT, BLOCK = (1, 2, 4, 8), (1024, 4096), 2048, 16
 DRAWS: dict[str, dict[str, Any]] = {"": {}, "top_k": {"top_k": 50}, "top_p": {"top_p": 0.95}}
 PROMPT_SCHEMES = ("bf16", "w8a8", "w4a16", "fp8")
-FACTORS: dict[str, Literal["float", "int8", "fp8"]] = {"w8a8": "int8", "w4a8": "int8", "fp8": "fp8"}  # others: float
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Case:
-    """``works``: the same work on as many copies of its data. ``factors``: what is multiplied."""
+    """``works``: the same work on as many copies of its data. ``integer``: in 8 bits on both sides; ``fp8``: in
+    e4m3 on both."""
 
     operation: str
     scheme: str
@@ -55,7 +55,8 @@ class Case:
     works: list[Work]
     nbytes: int
     operations: int
-    factors: Literal["float", "int8", "fp8"] = "float"
+    integer: bool = False
+    fp8: bool = False
 
 
 class Cases:
@@ -98,7 +99,8 @@ class Cases:
                         [_call(self.kernels.linear, x, t) for t in turns],
                         w.nbytes + moved,
                         2 * rows * w.in_features * w.out_features,
-                        FACTORS.get(scheme, "float"),
+                        scheme in {"w8a8", "w4a8"},
+                        scheme == "fp8",
                     )
 
     def attention(self) -> Iterator[Case]:
@@ -220,9 +222,9 @@ def _row(model: str, case: Case, seconds: float, ceilings: Ceilings) -> Row:
     """The bound is the ceiling that the work, at its least, would take longer under."""
     gb, tera = case.nbytes / 1e9, case.operations / 1e12
     peak, dtype = ceilings.bf16_tflops, ceilings.float_dtype
-    if case.factors == "int8":
+    if case.integer:
         peak, dtype = ceilings.int8_tops, "int8"
-    elif case.factors == "fp8" and ceilings.fp8_tflops:  # where nothing multiplies it, it is widened
+    elif case.fp8 and ceilings.fp8_tflops:  # where nothing multiplies it, it is widened
         peak, dtype = ceilings.fp8_tflops, "fp8"
     by_memory = gb / ceilings.copy_gb_per_s
     by_arithmetic = tera / peak if peak else 0.0
