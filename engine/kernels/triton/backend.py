@@ -128,6 +128,8 @@ class TritonKernels(Composed):
             if w.scheme == "fp8":
                 kernel = products.fp8
                 constants |= {"NATIVE": self.native_fp8}
+                if not self.native_fp8:  # codes are as wide as numbers where they are multiplied
+                    constants["DEPTH"] = max(16, tile.depth_bytes // self.dtype.itemsize)
             self._launch(kernel, grid, x, scales, own["weight"], own["scale"], w.bias, out, *shape, **constants, **how)
         else:
             packed = (own["codes"], own["scale"], own["zero"], w.bias, out, *shape, w.group)

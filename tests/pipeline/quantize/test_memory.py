@@ -42,6 +42,7 @@ def test_a_device_holds_8_bit_floats_as_they_are_stored(base: Path, tmp_path: Pa
     codes, integers = (make({"recipe": name}, base, tmp_path / name) for name in ("fp8", "int8-weight-only"))
     stored = read_manifest(codes).weight_bytes
     assert weights_in_memory(codes, device, "bfloat16") == weights_in_memory(codes, device, "float32") == stored
+    stored = read_manifest(integers).weight_bytes
     narrow, wide = (weights_in_memory(integers, device, d) - stored for d in ("bfloat16", "float32"))
     assert wide == 3 * narrow > 0
 
