@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.advise.facts import read_facts
-from pipeline.advise.judge import Load, advise
+from pipeline.advise.judge import LOSS_POINTS, Load, advise
 from pipeline.params import load_params
 from pipeline.stage import run_main
 
@@ -27,7 +27,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--tier", action="append", default=[], help="repeatable; default: the tiers of a trial")
     parser.add_argument("--concurrency", type=_positive, help="requests at once; default: engine.max_num_seqs")
     parser.add_argument("--context", type=_positive, help="tokens of each; default: engine.max_model_len")
-    parser.add_argument("--loss-points", type=float, default=2.0, help="loss of accuracy that matters; default 2")
+    parser.add_argument(
+        "--loss-points", type=float, default=LOSS_POINTS, help="loss of accuracy that matters; default 2"
+    )
     parser.add_argument("--json", action="store_true", help="sentences with their figures and files")
     given = parser.parse_args(argv)
     if not 0 < given.loss_points < 100:

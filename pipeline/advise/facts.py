@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class TierFacts:
-    """``weight_bytes``: in the engine's memory, which for some schemes is more than on disk."""
+    """``weight_bytes``: in the engine's memory, which for some schemes is more than on disk, by ``weights_file``."""
 
     tier: str
     weight_bytes: int
-    manifest: Path
+    weights_file: Path
     items: dict[str, Outcome] | None
     items_file: Path
     kl_mean: float | None
@@ -69,13 +69,21 @@ def read_facts(
         kv_bytes_per_token=kv_bytes_per_token(shape, kv_dtype),
         kv_int8_bytes_per_token=kv_bytes_per_token(shape, "int8"),
     )
-    asked = found.reference.items
-    for tier in found.tiers:
+    refuse_different_items(found)
+    return found
+
+
+def refuse_different_items(facts: Facts) -> None:
+    """
+    Raises:
+        SeatrialError: a tier was asked other items than the reference; names both files.
+    """
+    asked = facts.reference.items
+    for tier in facts.tiers:
         if tier.items is not None and asked is not None and tier.items.keys() != asked.keys():
             raise SeatrialError(
-                f"{tier.items_file} and {found.reference.items_file} hold different items; evaluate both again"
+                f"{tier.items_file} and {facts.reference.items_file} hold different items; evaluate both again"
             )
-    return found
 
 
 def _tier(root: Path, tier: str, weight_bytes: int) -> TierFacts:
@@ -83,7 +91,10 @@ def _tier(root: Path, tier: str, weight_bytes: int) -> TierFacts:
     items_file = root / "results" / tier / "eval" / "items.jsonl"
     fidelity_file = root / "reports" / "fidelity" / f"{tier}.json"
     try:
-        items = _items(items_file) if items_file.is_file() else None
+        items = None
+        if items_file.is_file():
+            lines = items_file.read_text(encoding="utf-8").split("\n")  # an answer may hold other ends of line
+            items = outcomes_of(json.loads(line) for line in lines if line)
         kl = None
         if fidelity_file.is_file():
             kl = float(json.loads(fidelity_file.read_text(encoding="utf-8"))["parts"]["held_out"]["kl_mean"])
@@ -92,8 +103,12 @@ def _tier(root: Path, tier: str, weight_bytes: int) -> TierFacts:
     return TierFacts(tier, weight_bytes, directory / "seatrial.json", items, items_file, kl, fidelity_file)
 
 
-def _items(path: Path) -> dict[str, Outcome]:
-    rows: list[dict[str, Any]] = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+def outcomes_of(rows: Iterable[dict[str, Any]]) -> dict[str, Outcome]:
+    """Rows of ``items.jsonl`` by the id of the item.
+
+    Raises:
+        KeyError, TypeError, ValueError: a row that is none.
+    """
     found = {}
     for row in rows:
         margin = (row.get("detail") or {}).get("margin")

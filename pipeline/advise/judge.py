@@ -17,6 +17,7 @@ from pipeline.advise.facts import Facts, TierFacts
 from pipeline.fidelity.figures import percentile
 
 CONFIDENCE, POWER = 0.95, 0.8
+LOSS_POINTS = 2.0  # that matter, where nobody says otherwise
 MIB = 2**20
 Kind = Literal["memory", "tier", "evalset", "edge", "missing"]
 
@@ -85,7 +86,7 @@ def _memory(facts: Facts, load: Load) -> Advice:
             f"{begin}: the weights are the larger part, and the smallest tier spares {spared / total:.0%} of the whole."
         )
     return Advice(
-        "memory", None, text, figures, [str(facts.reference.manifest), *(str(t.manifest) for t in facts.tiers)]
+        "memory", None, text, figures, [str(facts.reference.weights_file), *(str(t.weights_file) for t in facts.tiers)]
     )
 
 
@@ -163,7 +164,7 @@ def _choice(facts: Facts, verdicts: Sequence[_Verdict], load: Load) -> Advice:
         return Advice("tier", reference.tier, text, {"matters_points": load.loss_points}, sources)
     tier = best.tier
     figures: dict[str, float] = {"weight_bytes": tier.weight_bytes, "reference_weight_bytes": reference.weight_bytes}
-    sources = [str(tier.manifest), str(tier.items_file)]
+    sources = [str(tier.weights_file), str(tier.items_file)]
     text = (
         f"Use {tier.tier}: with {tier.weight_bytes / MIB:.0f} MiB of weights instead of "
         f"{reference.weight_bytes / MIB:.0f} it is the smallest tier that surely loses less than "

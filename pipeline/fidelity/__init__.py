@@ -4,6 +4,8 @@
     asking.py     scores and greedy generations of a running server
     figures.py    perplexity, divergence, agreement, slope: arithmetic only
     run.py        the reference once, then every tier and KV dtype -> records
+    records.py    the records, read back
+    graded.py     what the evaluation says of the same builds
     table.py      the records side by side
     held_out/     text that no recipe may calibrate on, written for this project
 

@@ -12,8 +12,9 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from pipeline.fidelity.records import read_records
 from pipeline.fidelity.run import ARTIFACTS, KV, Variant, measure
-from pipeline.fidelity.table import markdown, read_records
+from pipeline.fidelity.table import markdown
 from pipeline.fidelity.texts import Sizes, workload
 from pipeline.params import Params, load_params
 from pipeline.stage import Stage, run_main, stage

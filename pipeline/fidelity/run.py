@@ -19,13 +19,13 @@ from pipeline.errors import SeatrialError
 from pipeline.evaluation import results
 from pipeline.fidelity.asking import Asker
 from pipeline.fidelity.figures import Scored, compared, greedy_figures, long_figures
+from pipeline.fidelity.records import RECORDS
 from pipeline.fidelity.texts import Sizes, Workload
 from pipeline.files import write_json
 from pipeline.provenance import utc_now
 from pipeline.stage import Stage
 from pipeline.targets.target import LOGS, Target, bundled
 
-RECORDS = Path("reports/fidelity")
 ARTIFACTS = Path("artifacts")
 NAME = "fidelity"  # of the reference distributions
 KV = ("auto", "int8")
@@ -76,7 +76,7 @@ def measure(
     longest = max([sizes.output_tokens + max(map(len, work.prompts), default=0), len(work.long), sizes.sequence_tokens])
     config = config.model_copy(update={"max_model_len": max(config.max_model_len, longest)})
     try:
-        with _asked(reference, config, options, store=True) as (target, asker):
+        with _asked(Variant(reference), config, options, store=True) as (target, asker):
             truth = _answers(asker, work, sizes, f"{reference} (reference)", s)
             of: dict[str, Any] = {
                 "variant": reference,
@@ -88,7 +88,7 @@ def measure(
         for variant in variants:
             own = config if variant.kv == "auto" else config.model_copy(update={"kv_dtype": variant.kv})
             began_at = utc_now()
-            with _asked(variant.tier, own, options, store=False) as (target, asker):
+            with _asked(variant, own, options, store=False) as (target, asker):
                 found = _answers(asker, work, sizes, variant.name, s)
             if target.model.digest != of["model"]["digest"]:
                 raise SeatrialError(f"{variant.name} was made from {target.model.name}, {reference} from another model")
@@ -105,8 +105,9 @@ def measure(
 
 
 @contextmanager
-def _asked(tier: str, config: EngineConfig, options: list[str], store: bool) -> Iterator[tuple[Target, Asker]]:
-    with bundled(ARTIFACTS / tier, config, LOGS / f"fidelity@{tier}.log", options) as target:
+def _asked(variant: Variant, config: EngineConfig, options: list[str], store: bool) -> Iterator[tuple[Target, Asker]]:
+    name = f"{variant.name}-reference" if store else variant.name
+    with bundled(ARTIFACTS / variant.tier, config, LOGS / f"fidelity@{name}.log", options) as target:
         asker = Asker(target, NAME, store)
         try:
             yield target, asker

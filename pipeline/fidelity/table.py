@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import SeatrialError
-from pipeline.fidelity.run import RECORDS
+from pipeline.fidelity.graded import graded
 
 HEADS = (
     "variant",
@@ -21,40 +19,22 @@ HEADS = (
     "KL, prompts",
     "KL slope /1k (upper)",
     "same greedy",
+    "accuracy",
+    "lost, gained",
 )
 
 
-def read_records(folder: Path = RECORDS) -> list[dict[str, Any]]:
-    """All records, the largest weights first.
+def markdown(records: Sequence[dict[str, Any]], root: Path = Path()) -> str:
+    """A table in Markdown: divergences in nats a token; accuracy and flips where ``root/results`` has them.
 
     Raises:
-        SeatrialError: there are none, one cannot be read, or they are of different workloads or references.
+        SeatrialError: results that cannot be read.
     """
-    found = []
-    for path in sorted(folder.glob("*.json")):
-        try:
-            record = json.loads(path.read_text(encoding="utf-8"))
-            found.append((record["header"]["workload"], record["reference"]["quantisation"]["digest"], record))
-        except (ValueError, KeyError, TypeError) as e:
-            raise SeatrialError(f"{path} is not a record of fidelity ({type(e).__name__}: {e}); remove it") from e
-    if not found:
-        raise SeatrialError(f"{folder} has no record; run `seatrial fidelity` first")
-    first = found[0]
-    for workload, reference, record in found[1:]:
-        if (workload, reference) != first[:2]:
-            raise SeatrialError(
-                f"{record['variant']} was measured on {workload['name']} against reference {reference[:8]}, "
-                f"{first[2]['variant']} on {first[0]['name']} against {first[1][:8]}; measure them in one run"
-            )
-    return sorted((r for _, _, r in found), key=lambda r: (-r["weight_bytes"], r["variant"]))
-
-
-def markdown(records: Sequence[dict[str, Any]]) -> str:
-    """A table in Markdown: divergences in nats a token."""
     lines = [f"| {' | '.join(HEADS)} |", f"| --- |{' ---: |' * (len(HEADS) - 1)}"]
     for record in records:
         held_out, prompts = record["parts"]["held_out"], record["parts"].get("prompts")
         slope, same = record["long"]["slope"], record["greedy"]["identical_share"]
+        judged = graded(record, root)
         cells = [
             record["variant"],
             f"{record['weight_bytes'] / 2**20:.1f}",
@@ -66,6 +46,8 @@ def markdown(records: Sequence[dict[str, Any]]) -> str:
             "" if prompts is None else f"{prompts['kl_mean']:.5f}",
             "" if slope is None else f"{slope['per_1000_tokens']:.5f} ({slope['upper']:.5f})",
             "" if same is None else f"{same:.0%}",
+            "" if judged is None else f"{judged.accuracy:.2%}",
+            "" if judged is None or judged.lost is None else f"-{judged.lost}, +{judged.gained}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

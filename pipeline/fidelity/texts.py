@@ -64,7 +64,8 @@ def workload(model: Path, name: str, items: Sequence[Item], sizes: Sizes, evalse
     if len(stream) < sizes.held_out_tokens:
         raise SeatrialError(f"held-out text {name} has {len(stream)} tokens, {sizes.held_out_tokens} are asked for")
     step = sizes.sequence_tokens - len(opening)
-    cut = [stream[i : i + step] for i in range(0, sizes.held_out_tokens, step)]
+    taken = stream[: sizes.held_out_tokens]
+    cut = [taken[i : i + step] for i in range(0, len(taken), step)]
     prompts = [_prompt(tokenizer, item) for item in chosen]
     longest = opening + stream + [i for item in items if item.kind == "long_context" for i in _prompt(tokenizer, item)]
     if len(longest) < sizes.long_tokens:

@@ -20,7 +20,7 @@ from torch import Tensor
 from engine.artifact import LinearSpec
 from pipeline.errors import SeatrialError
 from pipeline.quantize.calibrate import calibration_sequences
-from pipeline.quantize.decoder import DecoderLayers
+from pipeline.quantize.decoder import INPUTS, DecoderLayers
 from pipeline.quantize.recipe import LAYERS, Job, RecipeParams
 from pipeline.quantize.threads import LANES, in_lanes
 from pipeline.weights import save_tensors
@@ -102,6 +102,21 @@ def unchanged(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Norms and biases of a layer, in bf16 as they were."""
     kept = {n: w for n, w in weights.items() if n.endswith(("norm.weight", ".bias"))}
     return {n: w.to(torch.bfloat16) for n, w in kept.items()}
+
+
+def each_linear(finish: Callable[[str, str], Stored]) -> Stored:
+    """``finish(source, name)`` for every linear of a layer and the one of INPUTS that it reads, in lanes.
+
+    Returns the tensors of all under their names, and what was reported of each.
+    """
+    linears = [(source, name) for source, names in INPUTS.items() for name in names]
+    done = in_lanes(lambda linear: finish(*linear), linears)
+    stored: dict[str, Tensor] = {}
+    reports: dict[str, Any] = {}
+    for (_, name), (tensors, report) in zip(linears, done, strict=True):
+        stored |= {f"{name}.{part}": value for part, value in tensors.items()}
+        reports[name] = report
+    return stored, reports
 
 
 def relative(error: float, whole: float) -> float:

@@ -312,7 +312,7 @@ def tier_bars(rows: list[dict[str, Any]], palette: Palette, title: str, axis_for
 
 
 def tradeoff(rows: list[dict[str, Any]], palette: Palette, title: str, unit: str) -> Figure:
-    """Accuracy with its interval (``lo``, ``hi``) against a cost ``x``, one mark a tier."""
+    """Accuracy with its interval (``lo``, ``hi``) against a cost ``x``, one mark a tier, a ring where ``pareto``."""
     low, high = min(r["lo"] for r in rows) - 0.02, max(r["hi"] for r in rows) + 0.02
     rows = _apart(rows, 0.09 * (high - low))
     left, right = min(r["x"] for r in rows), max(r["x"] for r in rows)
@@ -329,6 +329,9 @@ def tradeoff(rows: list[dict[str, Any]], palette: Palette, title: str, unit: str
         base.mark_rule(strokeWidth=1.2, opacity=0.55).encode(
             x, alt.Y("lo:Q", scale=scale, axis=axis), palette.colours(), y2="hi:Q"
         ),
+        alt.Chart(_data([r for r in rows if r.get("pareto")]))
+        .mark_point(size=190, filled=False, stroke=INK, strokeWidth=1.2)
+        .encode(x, alt.Y("accuracy:Q", scale=scale, axis=axis)),
         base.mark_point(size=60, filled=True, opacity=1).encode(
             x, alt.Y("accuracy:Q", scale=scale, axis=axis), palette.colours(), palette.shapes()
         ),
@@ -337,6 +340,8 @@ def tradeoff(rows: list[dict[str, Any]], palette: Palette, title: str, unit: str
         ),
     ]
     told = "; ".join(f"{r['tier']} {say.share(r['accuracy'])} at {say.number(r['x'])} {unit}" for r in rows)
+    if unbeaten := [r["tier"] for r in rows if r.get("pareto")]:
+        told += f"; Pareto: {', '.join(unbeaten)}"
     return render(alt.layer(*layers).properties(width=430, height=170), title, told + ".")
 
 

@@ -54,6 +54,15 @@ TERMS = [
         "greedy and the engine deterministic, so a flip is an effect of the change under test, not noise of sampling.",
     ),
     Term(
+        "kl",
+        "KL divergence",
+        "nats a token",
+        "lower",
+        "How far the next-token distribution of a tier is from the reference's where both are given the same text: the "
+        "sum of p log(p / q) over the vocabulary, p the reference's. Mean and 99th percentile over tokens.",
+        "Kullback and Leibler, Annals of Mathematical Statistics 22 (1951)",
+    ),
+    Term(
         "weights",
         "Weights",
         "MiB",

@@ -11,6 +11,8 @@ from markupsafe import Markup
 
 from pipeline.report import evidence, findings, glossary, sections
 from pipeline.report import numbers as say
+from pipeline.report.advice import advice_of
+from pipeline.report.fidelity import fidelity_of
 from pipeline.report.figures import Palette
 from pipeline.report.gates import gate_rows
 from pipeline.report.inputs import RunData
@@ -101,6 +103,7 @@ def context_of(
     """All that the templates read."""
     palette = Palette(list(run.tiers))
     memory = evidence.memory_rows(run, figures)
+    fidelity = fidelity_of(run, palette)
     notes = evidence.stage_notes(run)
     derived_tiers, derived = evidence.derived_facts(run)
     groups = [
@@ -116,6 +119,8 @@ def context_of(
         "overview": sections.overview(figures, palette),
         "stage_names": run.stage_names(),
         "tradeoff": sections.tradeoff_panels(figures, palette),
+        "fidelity": fidelity,
+        "advice": advice_of(run, fidelity),
         "rules": {t: gate_rows(run, t, series) for t in run.tiers},
         "records": lambda *parts: records_of(run, *parts),
         "record": lambda tier, part: record_of(run, tier, part),

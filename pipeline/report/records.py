@@ -39,7 +39,8 @@ class Record:
     href: str
 
 
-def _record(run: RunData, name: str) -> Record | None:
+def record_at(run: RunData, name: str) -> Record | None:
+    """A file by its path from the project's root; None where it is not there."""
     if not (run.root / name).exists():
         return None
     return Record(name, quote(os.path.relpath(name, "reports")))
@@ -48,9 +49,9 @@ def _record(run: RunData, name: str) -> Record | None:
 def record_of(run: RunData, tier: str, part: str) -> Record | None:
     """The file of a part of a tier or of the whole run; None where it is not there."""
     if part in OF_THE_RUN:
-        return _record(run, OF_THE_RUN[part])
+        return record_at(run, OF_THE_RUN[part])
     base = run.folders.get(tier, Path("results") / tier)
-    return _record(run, str(base / FILES[part]))
+    return record_at(run, str(base / FILES[part]))
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def records_of(run: RunData, *parts: str) -> list[Source]:
     found = []
     for part in parts:
         if part == "release":
-            single = _record(run, f"releases/{run.release.name}.json") if run.release else None
+            single = record_at(run, f"releases/{run.release.name}.json") if run.release else None
         elif part in OF_THE_RUN:
             single = record_of(run, "", part)
         else:

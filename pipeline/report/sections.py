@@ -10,6 +10,7 @@ import polars as pl
 from loadtests.quantiles import min_samples
 from pipeline.report import charts, evidence
 from pipeline.report import numbers as say
+from pipeline.report.fidelity import pareto
 from pipeline.report.figures import Figure, FigureGroup, Palette, Table
 from pipeline.report.findings import marks_of
 from pipeline.report.gates import QUANTILES, latency_figure, not_comparable
@@ -305,19 +306,23 @@ def overview(figures: dict[str, TierFigures], palette: Palette) -> list[Figure]:
 def tradeoff_panels(figures: dict[str, TierFigures], palette: Palette) -> list[Figure]:
     """Accuracy against what it costs: bytes of weights, and output tokens a second. One mark a tier."""
 
-    def panel(title: str, key: Any, scale: float, unit: str) -> Figure:
-        rows = []
+    def panel(title: str, key: Any, scale: float, unit: str, more: bool) -> Figure:
+        """``more``: of what is on the x axis one wants much."""
+        rows: list[dict[str, Any]] = []
         for name, f in figures.items():
             cost, accuracy = key(f), f.accuracy.value
             if cost is None or accuracy is None:
                 continue
             low, high = f.interval or (accuracy, accuracy)
             rows.append({"tier": name, "x": round(cost / scale, 3), "accuracy": accuracy, "lo": low, "hi": high})
+        dear = [-r["x"] if more else r["x"] for r in rows]
+        unbeaten = pareto([(x, -r["accuracy"]) for x, r in zip(dear, rows, strict=True)])
+        rows = [r | {"pareto": p} for r, p in zip(rows, unbeaten, strict=True)]
         return charts.tradeoff(rows, palette, title, unit) if rows else Figure(title, None, "measured for no tier")
 
     return [
-        panel("Accuracy against weights", lambda f: f.weights_bytes.value, 1024**2, "MiB of weights"),
-        panel("Accuracy against speed", lambda f: f.output_tokens_per_s.value, 1.0, "output tokens per second"),
+        panel("Accuracy against weights", lambda f: f.weights_bytes.value, 1024**2, "MiB of weights", False),
+        panel("Accuracy against speed", lambda f: f.output_tokens_per_s.value, 1.0, "output tokens per second", True),
     ]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import torch
 from pydantic import Field
@@ -24,8 +23,10 @@ from pipeline.quantize.layerwise import (
     CALIBRATION,
     CALIBRATION_TOKENS,
     SpecOf,
+    Stored,
     calibrated_tensors,
     check_architecture,
+    each_linear,
     mean_errors,
     relative,
 )
@@ -54,7 +55,7 @@ def quantise_layer(
     layers: DecoderLayers,
     spec_of: SpecOf,
     params: Params,
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
+) -> Stored:
     """Stored tensors of one layer (names without its prefix) and, for each linear, the relative output error on the
     calibration tokens, plainly rounded and as stored: sqrt(tr(D G D^T) / tr(W G W^T))."""
     how = Rounding(params.group_size, params.symmetric)
@@ -63,8 +64,7 @@ def quantise_layer(
     columns = _column_scales(weights, moments, layers, how, params.grid, grouped)
     rows = folded_rows(columns, layers)
 
-    def finish(linear: tuple[str, str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        source, name = linear
+    def finish(source: str, name: str) -> Stored:
         s, second = columns[source], moments[source].second
         weight, row = weights[f"{name}.weight"], rows.get(name)
         changed = weight * s if row is None else weight * s / row[:, None]
@@ -74,9 +74,9 @@ def quantise_layer(
             tensors = quantise_w4a16(changed, how.group_size, how.symmetric, clip)
         else:
             tensors = quantised(changed, own)
-        stored = {f"{name}.{part}": value for part, value in tensors.items()}
+        stored = dict(tensors)
         if (bias := weights.get(f"{name}.bias")) is not None:
-            stored[f"{name}.bias"] = (bias if row is None else bias / row).to(torch.bfloat16)
+            stored["bias"] = (bias if row is None else bias / row).to(torch.bfloat16)
         back = dequantise(tensors, own) / s
         plain = dequantise(quantised(weight, own), own)
         whole = output_error(weight, second) or 1.0
@@ -85,12 +85,8 @@ def quantise_layer(
             "awq": relative(output_error(weight - (back if row is None else back * row[:, None]), second), whole),
         }
 
-    linears = [(source, name) for source, names in INPUTS.items() for name in names]
-    done = in_lanes(finish, linears)
-    stored = stored_norms(weights, columns, layers) | {
-        name: tensor for tensors, _ in done for name, tensor in tensors.items()
-    }
-    return stored, {name: error for (_, name), (_, error) in zip(linears, done, strict=True)}
+    stored, errors = each_linear(finish)
+    return stored_norms(weights, columns, layers) | stored, errors
 
 
 def _column_scales(

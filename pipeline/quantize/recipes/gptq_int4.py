@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 from pydantic import Field
 from torch import Tensor
@@ -16,22 +15,23 @@ from torch import Tensor
 from engine.artifact import GROUPED, LinearSpec
 from pipeline.quantize.awq import Moments, Rounding, output_error
 from pipeline.quantize.calibrate import calibration_identity
-from pipeline.quantize.decoder import INPUTS, DecoderLayers
+from pipeline.quantize.decoder import DecoderLayers
 from pipeline.quantize.formats import dequantise, packed_groups, quantised
 from pipeline.quantize.gptq import round_columns
 from pipeline.quantize.layerwise import (
     CALIBRATION,
     CALIBRATION_TOKENS,
     SpecOf,
+    Stored,
     calibrated_tensors,
     check_architecture,
+    each_linear,
     mean_errors,
     relative,
     unchanged,
 )
 from pipeline.quantize.recipe import GroupParams, Job, Recipe
 from pipeline.quantize.recipes.int4 import spec
-from pipeline.quantize.threads import in_lanes
 
 
 class Params(GroupParams):
@@ -53,28 +53,25 @@ def quantise_layer(
     layers: DecoderLayers,
     spec_of: SpecOf,
     params: Params,
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
+) -> Stored:
     """Stored tensors of one layer (names without its prefix) and, for each linear, the relative output error on the
     calibration tokens, plainly rounded and as stored: sqrt(tr(D G D^T) / tr(W G W^T))."""
     how = Rounding(params.group_size, params.symmetric)
 
-    def finish(linear: tuple[str, str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        source, name = linear
+    def finish(source: str, name: str) -> Stored:
         weight, second, own = weights[f"{name}.weight"], moments[source].second, spec_of(name)
         plain = quantised(weight, own)
         stored = plain
         if own is not None and own.scheme in GROUPED:
             stored = packed_groups(*round_columns(weight, second, how, params.damping, params.act_order))
         whole = output_error(weight, second) or 1.0
-        return {f"{name}.{part}": value for part, value in stored.items()}, {
+        return stored, {
             kind: relative(output_error(weight - dequantise(tensors, own), second), whole)
             for kind, tensors in (("rounded", plain), ("gptq", stored))
         }
 
-    linears = [(source, name) for source, names in INPUTS.items() for name in names]
-    done = in_lanes(finish, linears)
-    stored = unchanged(weights) | {name: tensor for tensors, _ in done for name, tensor in tensors.items()}
-    return stored, {name: error for (_, name), (_, error) in zip(linears, done, strict=True)}
+    stored, errors = each_linear(finish)
+    return unchanged(weights) | stored, errors
 
 
 def _linears(params: Params) -> list[LinearSpec]:

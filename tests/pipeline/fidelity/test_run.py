@@ -17,6 +17,7 @@ from engine.runner import ModelRunner
 from pipeline.errors import SeatrialError
 from pipeline.fidelity import run, table
 from pipeline.fidelity.asking import Asker
+from pipeline.fidelity.records import read_records
 from pipeline.fidelity.run import Variant, measure
 from pipeline.fidelity.texts import Sizes, Workload
 from pipeline.stage import Stage
@@ -94,7 +95,7 @@ def test_an_int8_cache_is_a_variant_of_its_own(records: list[dict[str, Any]]) ->
 
 def test_records_are_written_and_distributions_are_not_kept(records: list[dict[str, Any]], places: Path) -> None:
     assert not (places / "work").exists()
-    read = table.read_records(places / "records")
+    read = read_records(places / "records")
     assert [r["variant"] for r in read] == ["bf16", "bf16+kv-int8", "int4"]
     assert all(r in records for r in read)
     lines = table.markdown(read).splitlines()
@@ -105,15 +106,15 @@ def test_records_are_written_and_distributions_are_not_kept(records: list[dict[s
 
 def test_records_of_two_workloads_are_not_one_table(records: list[dict[str, Any]], tmp_path: Path) -> None:
     with pytest.raises(SeatrialError, match="has no record; run `seatrial fidelity` first"):
-        table.read_records(tmp_path)
+        read_records(tmp_path)
     other = records[1] | {"header": records[1]["header"] | {"workload": {"name": "v", "digest": "2" * 64}}}
     for name, record in (("a", records[0]), ("b", other)):
         (tmp_path / f"{name}.json").write_text(json.dumps(record))
     with pytest.raises(SeatrialError, match=r"int4 was measured on v against .* measure them in one run"):
-        table.read_records(tmp_path)
+        read_records(tmp_path)
     (tmp_path / "b.json").write_text("{}")
     with pytest.raises(SeatrialError, match=r"b\.json is not a record of fidelity"):
-        table.read_records(tmp_path)
+        read_records(tmp_path)
 
 
 def test_a_damaged_artifact_is_named(places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

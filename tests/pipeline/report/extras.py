@@ -113,6 +113,37 @@ def drill(root: Path) -> None:
     write_json(root / "reports/drill/drill.json", value | {"faults": rows})
 
 
+def fidelity(root: Path) -> None:
+    """Records of the four tiers and of an int8 KV cache, and evaluations that say which KV cache they ran on."""
+    folder = root / "reports/fidelity"
+    folder.mkdir(parents=True, exist_ok=True)
+    of = {"variant": "bf16", "quantisation": synthetic.header("bf16", "")["quantisation"]}
+    of["engine_derived"] = {"kv_dtype": "float32"}
+    kl = {"bf16": 0.0, "int8": 0.021, "int4-g64": 0.31, "awq-int4-g64": 0.19, "int8+kv-int8": 0.022}
+    for variant, mean in kl.items():
+        tier = variant.partition("+")[0]
+        part = {
+            "tokens": 2044, "perplexity": 21.0 + mean, "reference_perplexity": 21.0, "kl_mean": mean,
+            "kl_p99": 8 * mean, "kl_max": 20 * mean, "top1_agreement": 1 - mean,
+        }  # fmt: skip
+        record = {
+            "schema_version": 1,
+            "variant": variant,
+            "tier": tier,
+            "kv_dtype": "float32" if tier == variant else "int8",
+            "header": synthetic.header(tier, "held-out-v1"),
+            "reference": of,
+            "weight_bytes": int(synthetic.TIERS[tier][0] * 2**20),
+            "kv_bytes_per_token": 46080,
+            "parts": {"held_out": part},
+            "greedy": {"prompts": 12, "identical_share": 1 - 2 * mean, "by_prompt_tokens": []},
+        }
+        write_json(folder / f"{variant}.json", record)
+    for tier in synthetic.TIERS:
+        where = root / f"results/{tier}/eval/eval.json"
+        edit(where, lambda v: v["header"].update(engine_derived={"kv_dtype": "float32"}))
+
+
 def findings(root: Path, tier: str = "int8") -> None:
     base = {"found": True, "unit": "%", "at_s": None, "period_s": None, "detectable": None, "p_value": 0.001}
     rows = [

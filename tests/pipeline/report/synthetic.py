@@ -375,7 +375,15 @@ def _plan(tier: str) -> dict[str, Any]:
             "max_model_len": 2048,
             "requests_that_fit": 16,
         },
-        "shape": {},
+        "shape": {
+            "layers": 30,
+            "hidden": 576,
+            "heads": 9,
+            "kv_heads": 3,
+            "head_dim": 64,
+            "intermediate": 1536,
+            "vocab": 49152,
+        },
     }
 
 
