@@ -53,7 +53,7 @@ def test_plan_and_list_of_releases_as_json(tmp_path: Path) -> None:
     assert value["tables"][0]["rows"][0] == ["weights", "13 GiB (14 GB)"]
     (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
     done = _seatrial("release", "list", "--json", cwd=tmp_path)
-    assert json.loads(done.stdout) == {"schema_version": 1, "events": [], "proposed": []}
+    assert json.loads(done.stdout) == {"schema_version": 1, "events": [], "proposed": [], "interrupted": []}
     done = _seatrial("release", "show", "1.0.0", cwd=tmp_path)
     assert done.returncode == 3
     assert "README.md#release" in done.stderr
