@@ -56,9 +56,9 @@ def test_what_cannot_be_found_is_said(given: str, words: str, project: Project) 
 def test_a_round_boots_measures_and_ends(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """The real thing, once: the planted engine on a tiny model under a slice of a second."""
+    """The real thing, once: the planted engine on a tiny model under a slice of seconds."""
     stage = {
-        "name": "decode", "warmup_s": 0.2, "duration_s": 1.5, "arrivals": {"kind": "closed", "concurrency": 2},
+        "name": "decode", "warmup_s": 0.2, "duration_s": 5, "arrivals": {"kind": "closed", "concurrency": 2},
         "prompt_tokens": {"kind": "fixed", "tokens": 8}, "output_tokens": {"kind": "fixed", "tokens": 12},
     }  # fmt: skip
     value = {"name": "t", "kind": "smoke", "output": {"fixed_by": "ignore_eos"}, "stages": [stage]}
