@@ -16,6 +16,27 @@ from pipeline.provenance import digest_of
 ROOT = Path(__file__).resolve().parents[2]
 CODE = Path(".seatrial/code.json")
 NOT_CODE = {"__pycache__", ".pytest_cache"}
+_EVALUATION = (
+    "pipeline/evaluation",
+    "pipeline/load/metrics.py",
+    "pipeline/load/restarts.py",
+    "pipeline/load/server_metrics.py",
+    "pipeline/provenance.py",
+    "pipeline/serving.py",
+    "pipeline/targets",
+)
+_LOADTEST = (
+    "loadtests",
+    "pipeline/gate/statistics/effective.py",
+    "pipeline/gate/statistics/several.py",
+    "pipeline/gate/statistics/shares.py",
+    "pipeline/load",
+    "pipeline/provenance.py",
+    "pipeline/serving.py",
+    "pipeline/targets",
+)
+# What is imported of the engine where another server answers.
+_STARTING = ("engine/artifact.py", "engine/config.py", "engine/isa.py", "engine/ports.py")
 STAGES: dict[str, tuple[str, ...]] = {
     "fetch": (
         "engine/artifact.py",
@@ -52,54 +73,10 @@ STAGES: dict[str, tuple[str, ...]] = {
         "pipeline/targets/keys.py",
         "pipeline/targets/target.py",
     ),
-    "evaluate": (
-        "engine",
-        "pipeline/evaluation",
-        "pipeline/load/metrics.py",
-        "pipeline/load/restarts.py",
-        "pipeline/load/server_metrics.py",
-        "pipeline/provenance.py",
-        "pipeline/serving.py",
-        "pipeline/targets",
-    ),
-    "loadtest": (
-        "engine",
-        "loadtests",
-        "pipeline/gate/statistics/effective.py",
-        "pipeline/gate/statistics/several.py",
-        "pipeline/gate/statistics/shares.py",
-        "pipeline/load",
-        "pipeline/provenance.py",
-        "pipeline/serving.py",
-        "pipeline/targets",
-    ),
-    "evaluate_foreign": (
-        "engine/artifact.py",
-        "engine/config.py",
-        "engine/isa.py",
-        "engine/ports.py",
-        "pipeline/evaluation",
-        "pipeline/load/metrics.py",
-        "pipeline/load/restarts.py",
-        "pipeline/load/server_metrics.py",
-        "pipeline/provenance.py",
-        "pipeline/serving.py",
-        "pipeline/targets",
-    ),
-    "loadtest_foreign": (
-        "engine/artifact.py",
-        "engine/config.py",
-        "engine/isa.py",
-        "engine/ports.py",
-        "loadtests",
-        "pipeline/gate/statistics/effective.py",
-        "pipeline/gate/statistics/several.py",
-        "pipeline/gate/statistics/shares.py",
-        "pipeline/load",
-        "pipeline/provenance.py",
-        "pipeline/serving.py",
-        "pipeline/targets",
-    ),
+    "evaluate": ("engine", *_EVALUATION),
+    "loadtest": ("engine", *_LOADTEST),
+    "evaluate_foreign": (*_STARTING, *_EVALUATION),
+    "loadtest_foreign": (*_STARTING, *_LOADTEST),
     "gate": (
         "engine/artifact.py",
         "loadtests/output.py",
