@@ -1,12 +1,16 @@
 """Our load client and guidellm against the same running engine, taking turns, with the same workload.
 
-    python -m tests.crosscheck.load_tools --artifact artifacts/int8 --rounds 5 [--venv DIR] [--keep DIR]
+    python -m tests.crosscheck.load_tools --artifact artifacts/int8 --rounds 5 [--simulated] [--venv DIR] [--keep DIR]
 
 A closed loop of ``--concurrency`` users for ``--warmup-s`` and then ``--duration-s``; prompts of about
 ``--prompt-tokens``, answers of exactly ``--output-tokens`` tokens. guidellm is given our client's own prompts as a
 file, in their order; the prefix cache is off, so that whoever comes second finds nothing. Rounds go A B B A A B ...
 
 Each figure is printed three times: ours, guidellm's, and ours by guidellm's definition; the definitions stand below.
+``--simulated`` puts the simulator in the engine's place: its tokens come at set times and cost the machine nothing, so
+that what still differs is due to a definition or to an instrument, not to the processor time that a client takes away
+from an engine beside it. The artifact then only counts tokens.
+
 guidellm lives in an environment of its own, made on the first call. A round in which our client calls itself void, for
 it was late, is named. It ends with 0, or 3 if there is nothing to compare.
 """
@@ -18,8 +22,8 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -29,12 +33,14 @@ from rich.table import Table
 
 from engine.config import EngineConfig
 from loadtests.output import read_run
+from loadtests.simulator.process import simulator
+from loadtests.simulator.scenario import Scenario
 from loadtests.traffic import prompt_of
 from loadtests.workload import Profile, load_profile
 from pipeline.errors import SeatrialError
 from pipeline.files import write_json
 from pipeline.load.child import run_locust
-from pipeline.serving import Server, bundled_server
+from pipeline.serving import bundled_server
 from tests.crosscheck.environment import Environment
 from tests.crosscheck.load_figures import (
     Compared,
@@ -52,6 +58,7 @@ REQUIREMENT = "guidellm==0.8.1"
 STAGE = "same_work"
 MODEL = "crosscheck"
 SEED = 1
+SCHEDULE = Scenario(ttft_ms=200, itl_ms=20)  # near what the engine does under this workload
 MOST_PER_USER_S = 50  # requests: more prompts than this nobody can use up
 
 
@@ -94,16 +101,41 @@ def write_prompts(profile: Profile, count: int, path: Path) -> None:
 
 
 @dataclass(frozen=True)
+class Served:
+    """A running server. ``check`` raises if it is no longer alive."""
+
+    base_url: str
+    model: str
+    check: Callable[[], None]
+
+
+@dataclass(frozen=True)
 class Tools:
-    """Both tools, ready to be pointed at a server."""
+    """Both tools, ready to be pointed at a server. ``simulated``: at the simulator, not the engine."""
 
     artifact: Path
+    simulated: bool
     environment: Environment
     workload: Workload
     profile_file: Path
     prompts_file: Path
 
-    def ours(self, server: Server, name: str, console: Console) -> tuple[Figures, Figures]:
+    @contextmanager
+    def serve(self) -> Iterator[Served]:
+        """
+        Raises:
+            SeatrialError, RuntimeError: the server did not start.
+        """
+        out = self.environment.out
+        if self.simulated:
+            with simulator(SCHEDULE, out / "simulator") as s:
+                yield Served(s.url, MODEL, lambda: None)
+            return
+        config = EngineConfig.model_validate({"prefix_caching": False, "threads": self.environment.threads})
+        with bundled_server(self.artifact, config, out / "server.log", model=MODEL) as server:
+            yield Served(server.base_url, server.model, server.check)
+
+    def ours(self, server: Served, name: str, console: Console) -> tuple[Figures, Figures]:
         """Our figures, and the same records by guidellm's definitions. Says so when the client calls itself void.
 
         Raises:
@@ -122,7 +154,7 @@ class Tools:
         window = (STAGE, stage["start_s"] + stage["warmup_s"], stage["end_s"])
         return our_figures(records, window), by_their_definitions(records, window)
 
-    def theirs(self, server: Server, name: str) -> Figures:
+    def theirs(self, server: Served, name: str) -> Figures:
         """
         Raises:
             SeatrialError: guidellm failed, or its report is not what was expected.
@@ -152,10 +184,8 @@ def measure(tools: Tools, rounds: int, console: Console) -> list[Compared]:
         SeatrialError: something failed.
     """
     tools.environment.make()
-    out, settings = tools.environment.out, {"prefix_caching": False, "threads": tools.environment.threads}
-    config = EngineConfig.model_validate(settings)
     found: list[tuple[Figures, Figures, Figures]] = []
-    with bundled_server(tools.artifact, config, out / "server.log", model=MODEL) as server:
+    with tools.serve() as server:
         for i, ours_first in enumerate([True, *turns(rounds)]):
             name = f"round-{i}" if i else "warm-up"
             if ours_first:
@@ -213,6 +243,7 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m tests.crosscheck.load_tools", description="our load client beside guidellm, on one engine"
     )
     parser.add_argument("--artifact", type=Path, required=True, help="what the engine serves")
+    parser.add_argument("--simulated", action="store_true", help="the simulator in the engine's place")
     parser.add_argument("--rounds", type=int, default=5, help="pairs of runs (%(default)s)")
     parser.add_argument("--concurrency", type=int, default=4, help="closed-loop users (%(default)s)")
     parser.add_argument("--prompt-tokens", type=int, default=64, help="of a prompt, about (%(default)s)")
@@ -237,9 +268,10 @@ def main(arguments: list[str] | None = None) -> int:
         profile_file, prompts_file = work.profile(out), out / "prompts.jsonl"
         write_prompts(load_profile(str(profile_file)), work.prompts, prompts_file)
         try:
-            compared = measure(
-                Tools(asked.artifact.resolve(), environment, work, profile_file, prompts_file), asked.rounds, console
-            )
+            tools = Tools(
+                asked.artifact.resolve(), asked.simulated, environment, work, profile_file, prompts_file
+            )  # fmt: skip
+            compared = measure(tools, asked.rounds, console)
         except SeatrialError as e:
             print(e, file=sys.stderr)
             return 3
