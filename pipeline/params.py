@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -50,8 +50,12 @@ class AbParams(_Strict):
     confidence: float = Field(0.95, gt=0.5, lt=1, description="one-sided, over all looks together")
     margin_percent: float = Field(5, gt=0, lt=100, description="the largest loss that ships")
     blocking: dict[str, list[str]] = Field(
-        {"prefill": ["ttft-p50", "ttft-p95"], "decode": ["itl-p50", "itl-p95"]},
+        {"prefill": ["ttft-p50", "ttft-p95"], "decode": ["itl-p50", "itl-p95", "throughput"]},
         description="figures of each stage that hold or ship; the others are reported",
+    )
+    counts: list[Literal["computed_tokens", "output_tokens"]] = Field(
+        ["computed_tokens", "output_tokens"],
+        description="of each request of each stage, on both sides: exact, so they hold or ship without an interval",
     )
 
 

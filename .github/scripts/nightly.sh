@@ -25,6 +25,7 @@ case "${1:-}" in
   aa)
     build
     $seatrial drill --aa "${2:-1}"
+    cp pipeline/drill/aa.jsonl reports/drill/ # what is committed, to be looked at first
     ;;
   rotation)
     $python -m pipeline.checks.rotation --week "$(date -u +%G-W%V)"

@@ -9,6 +9,7 @@ from typing import Any
 
 from loadtests.workload import Profile, workload_digest
 from pipeline.ab.cause import cause_of
+from pipeline.ab.counts import COUNTS, Counted, counted
 from pipeline.ab.decide import LEAST_PAIRS, Look, look_at, pairs_in, plan_looks, resolved_in, whole_pairs
 from pipeline.ab.gaps import not_comparable
 from pipeline.ab.rounds import NeverUp, Round, Which, base_first, run_round
@@ -33,7 +34,9 @@ def compare_builds(
     """Runs pairs of rounds, looks as planned, and returns the content of ab.json.
 
     The number of looks is fixed once the first pair has shown how long one takes; only the clock can end the
-    comparison before the last of them, never a figure that nearly suits.
+    comparison before the last of them, never a figure that nearly suits. What is counted has no noise and waits for no
+    look: work that has grown holds as soon as ``FEWEST`` pairs are there. Between two engines of this project, that is;
+    of another project's server it is reported.
 
     A server that does not come up or dies, or a load client that fails, ends it: the verdict says so, and no figure of
     what was measured until then decides anything.
@@ -46,6 +49,8 @@ def compare_builds(
     budget_s, began, as_of = params.budget_minutes * 60, clock(), utc_now()
     rounds: list[Round] = []
     counts: list[int] = []
+    work: list[Counted] = []
+    ours = base.opened is None and candidate.opened is None
     looks: list[Look] = []
     plan: LookPlan | None = None
     pair_s, pair = 0.0, 0
@@ -71,10 +76,12 @@ def compare_builds(
         whole = len(whole_pairs(rounds))
         s.say(_progress(rounds[-2:], whole, plan, pair_s))
         new = whole > (counts[-1] if counts else 0)  # a void pair brings nothing to look at
-        if new and (whole >= plan.at[len(counts)] or (last and whole >= FEWEST)):
+        work = counted([(a.work, b.work) for a, b in whole_pairs(rounds)], stages, params)
+        grown = ours and any(c.outcome == "fail" for c in work)  # whatever a look then says of the latencies
+        if new and (whole >= plan.at[len(counts)] or (whole >= FEWEST and (last or grown))):
             counts.append(whole)
-            final = last or len(counts) == len(plan.at)
-            looks.append(look_at(rounds, stages, params, plan, counts, final=final))
+            final = last or grown or len(counts) == len(plan.at)
+            looks.append(look_at(rounds, stages, params, plan, counts, final=final, work=work if ours else ()))
             s.say(f"look {len(looks)} of {len(plan.at)}, {whole} pairs: {looks[-1].verdict}: {looks[-1].reason}")
             if final or looks[-1].verdict != "undecided":
                 break
@@ -103,9 +110,10 @@ def compare_builds(
         "minutes": round((clock() - began) / 60, 2),
         "pair_s": round(pair_s, 2),
         "void_pairs": pair - whole,
-        "cause": cause_of(out, whole_pairs(rounds)[-1][0].pair) if looks and verdict == "hold" else None,
+        "cause": cause_of(out, whole_pairs(rounds)[-1][0].pair, work) if looks and verdict == "hold" else None,
         "broken_off": None if broken is None else {"side": broken[0], "why": str(broken[1])},
         "estimates": _estimates(looks[-1], rounds, params) if looks else [],
+        "work": [_work_row(c, blocking=ours) for c in work],
         "resolves": resolved_in(looks[-1], pair_s, params.confidence) if looks else {},
         "rounds": [r.as_json() for r in rounds],
     }
@@ -187,3 +195,19 @@ def _estimates(look: Look, rounds: list[Round], params: AbParams) -> list[dict[s
         for (stage, figure), why in look.absent.items()
     ]
     return out
+
+
+def _work_row(c: Counted, *, blocking: bool) -> dict[str, Any]:
+    """Tokens a request; a ratio above 1 is worse, as with the latencies."""
+    worse, better = (c.candidate, c.base) if COUNTS[c.name].higher_is_worse else (c.base, c.candidate)
+    return {
+        "stage": c.stage,
+        "count": c.name,
+        "blocking": blocking,
+        "outcome": c.outcome,
+        "why": c.why,
+        "base": c.base,
+        "candidate": c.candidate,
+        "ratio": worse / better if worse is not None and better else None,
+        "requests": c.requests,
+    }

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from scipy import stats
 
+from pipeline.ab.counts import Counted
 from pipeline.ab.rounds import FIGURES, THROUGHPUT, Round, base_first
 from pipeline.gate.statistics.compare import Compared, Rounds, compare
 from pipeline.gate.statistics.looks import LookPlan
@@ -55,13 +56,14 @@ def whole_pairs(rounds: Sequence[Round]) -> list[tuple[Round, Round]]:
 
 def look_at(
     rounds: Sequence[Round], stages: Sequence[str], params: AbParams, plan: LookPlan, counts: Sequence[int],
-    *, final: bool,
+    *, final: bool, work: Sequence[Counted] = (),
 ) -> Look:  # fmt: skip
     """Judges what is there.
 
     Args:
         counts: whole pairs at this look and at those before it.
         final: no further look will be taken.
+        work: what was counted of the same pairs and blocks.
     """
     pairs = whole_pairs(rounds)
     figures, absent = _figures(pairs, stages, params)
@@ -71,9 +73,10 @@ def look_at(
     named = {name: compared["/".join(name)] for name in figures}
     blocking = [(stage, figure) for stage in stages for figure in params.blocking.get(stage, [])]
     verdict, reason = _verdict(
-        {n: named[n] for n in blocking if n in named}, {n: absent[n] for n in blocking if n in absent}
+        {n: named[n] for n in blocking if n in named},
+        {n: absent.get(n, f"no such figure; known: {', '.join(FIGURES)}") for n in blocking if n not in named},
     )
-    return Look(len(pairs), named, absent, verdict, reason)
+    return Look(len(pairs), named, absent, *_with_work(verdict, reason, work))
 
 
 def _figures(
@@ -138,6 +141,21 @@ def _verdict(blocking: Mapping[Name, Compared], absent: Mapping[Name, str]) -> t
     )
 
 
+def _with_work(verdict: Verdict, reason: str, work: Sequence[Counted]) -> tuple[Verdict, str]:
+    """What was counted holds by itself; what could not be counted keeps a build from shipping."""
+    failing = [c for c in work if c.outcome == "fail"]
+    if failing:
+        also = [c.words for c in failing[1:]] + ([f"latency: {reason}"] if verdict == "hold" else [])
+        more = f" (also: {', '.join(also)})" if also else ""
+        return "hold", f"{failing[0].words} is {failing[0].why}{more}"
+    unknown = [c for c in work if c.outcome == "undecided"]
+    if verdict == "ship" and unknown:
+        return "undecided", f"{unknown[0].words}: {unknown[0].why} (latency alone: ship: {reason})"
+    if verdict == "ship" and work:
+        return "ship", f"{reason}; {len(work)} counts of the same requests are too"
+    return verdict, reason
+
+
 def _words(name: Name) -> str:
     stage, figure = name
     metric, _, quantile = figure.partition("-")
@@ -150,8 +168,9 @@ def _also(names: Sequence[Name], but: Name) -> str:
 
 
 def resolved_in(look: Look, pair_s: float, confidence: float) -> dict[str, Any]:
-    """What the machine resolves: for every blocking-sized figure the half-width of its interval now, and the loss told
-    from none with 80 % power after 5, 10 and 20 minutes at this spread, in percent."""
+    """What the machine resolves: for every blocking-sized figure the standard error of its ratio and the half-width of
+    its interval now, and the loss told from none with 80 % power after 5, 10 and 20 minutes at this spread, in percent.
+    """
     out: dict[str, Any] = {}
     for name, c in look.compared.items():
         r = c.ratio
@@ -166,5 +185,9 @@ def resolved_in(look: Look, pair_s: float, confidence: float) -> dict[str, Any]:
                 t = float(stats.t.isf(1 - confidence, n - lost) + stats.t.ppf(0.8, n - lost))
             after[str(minutes)] = None if t is None else 100 * (math.exp(t * spread / math.sqrt(n)) - 1)
         half = 100 * (math.sqrt(r.high / r.low) - 1)
-        out["/".join(name)] = {"half_width_percent": half, "resolves_percent_after_minutes": after}
+        out["/".join(name)] = {
+            "standard_error_percent": 100 * math.expm1(r.log_error),
+            "half_width_percent": half,
+            "resolves_percent_after_minutes": after,
+        }
     return out

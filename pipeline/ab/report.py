@@ -24,6 +24,7 @@ def markdown(value: dict[str, Any]) -> str:
         "| --- | --- | ---: | ---: | ---: | --- | --- |",
     ]
     lines += [_row(e) for e in value["estimates"] if e["ratio"] is not None]
+    lines += _work(value.get("work") or [])
     if missing := [e for e in value["estimates"] if e["ratio"] is None]:
         lines += ["", "Not compared: " + "; ".join(f"{e['stage']} {e['figure']}: {e['why']}" for e in missing) + "."]
     if gaps := value["not_comparable"]:
@@ -70,10 +71,26 @@ def _differs(names: list[str]) -> str:
 def _row(e: dict[str, Any]) -> str:
     unit = UNITS.get(e["figure"], "ms")
     a, b = ("" if e.get(k) is None else f"{e[k]:.1f} {unit}" for k in ("base", "candidate"))
-    role = "" if e["blocking"] else " (reported)"
     low, high = e["interval"]
     interval = f"{low:.3f} to {high:.3f}"
-    return f"| {e['stage']} | {e['figure']} | {a} | {b} | {e['ratio']:.3f} | {interval} | {e['outcome']}{role} |"
+    return f"| {e['stage']} | {e['figure']} | {a} | {b} | {e['ratio']:.3f} | {interval} | {e['outcome']}{_role(e)} |"
+
+
+def _work(rows: list[dict[str, Any]]) -> list[str]:
+    """What was counted; counts that are the same on both sides share one line."""
+    if not rows:
+        return []
+    requests = sum({r["stage"]: r["requests"] for r in rows}.values())
+    lines = ["", f"Counted, so without noise, of {requests} requests that both sides answered:", ""]
+    same = [r for r in rows if r["ratio"] == 1 and r["outcome"] == "pass"]
+    lines += [f"- {r['stage']} {r['count']}: {r['outcome']}{_role(r)}: {r['why']}" for r in rows if r not in same]
+    if same:
+        lines.append("- the same on both sides: " + ", ".join(f"{r['stage']} {r['count']}" for r in same))
+    return lines
+
+
+def _role(row: dict[str, Any]) -> str:
+    return "" if row["blocking"] else " (reported)"
 
 
 def _resolves(value: dict[str, Any]) -> str | None:

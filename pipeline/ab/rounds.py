@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from loadtests.output import read_run
 from loadtests.quantiles import min_samples, nearest_rank
 from loadtests.workload import Profile
+from pipeline.ab.counts import StageWork, work_of
 from pipeline.ab.sides import Side
 from pipeline.errors import SeatrialError
 from pipeline.load.engine_log import fresh, keep
@@ -41,6 +42,7 @@ def base_first(pair: int) -> bool:
 class Round:
     """``figures``: by (stage, figure), latencies in ms (+inf: so many requests failed that the quantile is one of
     them), throughput in output tokens a second; None: too few samples. ``void``: why the round counts for nothing.
+    ``work``: by stage, what each request was counted to cost.
     """
 
     side: Which
@@ -51,6 +53,7 @@ class Round:
     requests: int
     failed: int
     void: str | None
+    work: Mapping[str, StageWork] = field(default_factory=dict, repr=False)
 
     def as_json(self) -> dict[str, Any]:
         stages: dict[str, dict[str, Any]] = {}
@@ -108,6 +111,7 @@ def run_round(side: Side, which: Which, pair: int, profile: Profile, profile_nam
         requests=rows.height,
         failed=rows.filter(~rows["status"].is_in(["ok", "abandoned"])).height,
         void=(client["void_reason"] or "the client was not healthy") if client["void"] else None,
+        work={s.name: work_of(records, s.name) for s in profile.stages},
     )
 
 

@@ -23,18 +23,16 @@ from pipeline.ab.seeds import seed_problems
 from pipeline.ab.sides import Project, Side, side_of
 from pipeline.diagnosis.inputs import Run, read_run_folder
 from pipeline.diagnosis.quality import quality
-from pipeline.diagnosis.walk import named, walk
+from pipeline.diagnosis.walk import walk
 from pipeline.drill.damage import Damage, damaged, doubled_bos, scale_of_one_layer, wrong_template
 from pipeline.drill.fault import Fault, Part, Seen
 from pipeline.evaluation.items import EVALSETS, load_evalset
 from pipeline.evaluation.run import Judged, select
 from pipeline.files import atomic_write
 from pipeline.load.measure import read_profile
-from pipeline.params import AbParams
 from pipeline.stage import Stage
 
 SEAMS = "pipeline.drill.seams"
-LATENCIES = {"prefill": ["ttft-p50", "ttft-p95"], "decode": ["itl-p50", "itl-p95"]}
 MIXED: dict[str, Any] = {
     "name": "drill", "kind": "smoke", "drain_s": 10, "output": {"fixed_by": "ignore_eos"},
     "stages": [
@@ -43,20 +41,12 @@ MIXED: dict[str, Any] = {
          "output_tokens": {"kind": "uniform", "min": 8, "max": 40}, "system": "shared"},
     ],
 }  # fmt: skip
-# What the profile of `seatrial ab` has not: long prompts that come while others answer, and a prefix that is warm.
+# What the profile of `seatrial ab` has not: long prompts that come while others answer.
 LONG: dict[str, Any] = {
     "name": "drill-long", "kind": "smoke", "drain_s": 10, "output": {"fixed_by": "ignore_eos"},
     "stages": [
         {"name": "long", "warmup_s": 2, "duration_s": 12, "arrivals": {"kind": "closed", "concurrency": 4},
          "prompt_tokens": {"kind": "fixed", "tokens": 1400}, "output_tokens": {"kind": "fixed", "tokens": 16}},
-    ],
-}  # fmt: skip
-WARM: dict[str, Any] = {
-    "name": "drill-warm", "kind": "smoke", "drain_s": 10, "output": {"fixed_by": "ignore_eos"},
-    "stages": [
-        {"name": "warm", "warmup_s": 2, "duration_s": 8, "arrivals": {"kind": "closed", "concurrency": 1},
-         "prompt_tokens": {"kind": "fixed", "tokens": 32}, "output_tokens": {"kind": "fixed", "tokens": 2},
-         "system": "shared"},
     ],
 }  # fmt: skip
 UNCHUNKED = "config:max_num_batched_tokens=2048,prefill_chunk_tokens=2048"
@@ -122,26 +112,36 @@ class Engines:
 def by_ab(
     given: str,
     causes: tuple[str, ...],
-    blocking: Mapping[str, list[str]] = LATENCIES,
+    blocking: Mapping[str, list[str]] | None = None,
     profile: Mapping[str, Any] | None = None,
 ) -> _Drill:
-    """Caught if the candidate is held. ``profile``: another than that of `seatrial ab`."""
+    """Caught if the candidate is held, under the policy of a pull request but for the minutes; named by the cause that
+    its report gives. ``profile``, ``blocking``: others than the policy's.
+    """
 
     def run(engines: Engines, root: Path) -> Seen:
-        params = AbParams(budget_minutes=engines.minutes, blocking={k: list(v) for k, v in blocking.items()})
+        changes: dict[str, Any] = {"budget_minutes": engines.minutes}
+        if blocking is not None:
+            changes["blocking"] = {k: list(v) for k, v in blocking.items()}
         if profile is not None:
-            params = params.model_copy(update={"profile": engines.profile(profile)})
+            changes["profile"] = engines.profile(profile)
+        params = engines.project.params.ab.model_copy(update=changes)
         base, candidate = engines.base(), side_of(given, engines.project)
         value = compare_builds(base, candidate, params, engines.seed, root / "rounds", Stage("drill", None))
         if value["broken_off"] is not None:  # no pair to take apart
             return Seen(value["verdict"] == "hold", False, f"ab: {value['verdict']}", value["reason"])
-        last = max(r["pair"] for r in value["rounds"])
-        pair = [read_run_folder(str(root / "rounds" / f"{last:02d}-{side}")) for side in ("candidate", "base")]
-        found = [c.code for c in named(walk(pair[0], pair[1]))]
+        found = [] if value["cause"] is None else [c["cause"] for c in value["cause"]["causes"]]
         said = f"{value['reason']} Diagnosis: {', '.join(found) or 'not explained'}"
-        return Seen(value["verdict"] == "hold", bool(set(found) & set(causes)), f"ab: {value['verdict']}", said)
+        return Seen(value["verdict"] == "hold", bool(set(found) & set(causes)), _held_by(value), said)
 
     return run
+
+
+def _held_by(value: Mapping[str, Any]) -> str:
+    """What of ab.json held: counts, then figures."""
+    rows = [(r, r["count"]) for r in value["work"]] + [(r, r["figure"]) for r in value["estimates"]]
+    failing = [f"{r['stage']} {name}" for r, name in rows if r["blocking"] and r["outcome"] == "fail"]
+    return f"ab: {', '.join(failing) if failing else value['verdict']}"
 
 
 def by_round(given: str, causes: tuple[str, ...], caught: Callable[[Run, Run], str | None]) -> _Drill:
@@ -263,7 +263,7 @@ TABLE: list[tuple[str, Part, str, _Drill]] = [
         "prefix-cache-off",
         "engine",
         "the prefix cache never hits",
-        by_ab(f"seam:{SEAMS}:ForgetsPrefixes", ("cold_cache",), {"warm": ["ttft-p50", "ttft-p95"]}, WARM),
+        by_ab(f"seam:{SEAMS}:ForgetsPrefixes", ("cold_cache",)),
     ),
     (
         "kv-scales-lost",

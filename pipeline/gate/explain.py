@@ -113,6 +113,11 @@ def explain_ab(ab: AbParams) -> str:
         f"    ship: each is surely less than {ab.margin_percent:g} % worse; hold: one is surely worse by more, among"
         " all that block; else undecided",
     ]
+    if ab.counts:
+        lines.append(
+            f"    {', '.join(ab.counts)} of the same requests block in every stage: exact, so none of the error is"
+            f" spent on them; more than {ab.margin_percent:g} % worse holds after two pairs"
+        )
     for pairs in (6, 12, 24):
         reach = float(stats.t.isf(1 - ab.confidence, pairs - 1) + stats.t.ppf(0.8, pairs - 1))
         most, seen = 100 * math.expm1(margin * math.sqrt(pairs) / reach), 100 * math.expm1(2 * margin)

@@ -21,6 +21,7 @@ import yaml
 from loadtests.workload import Profile
 from pipeline.ab import compare
 from pipeline.ab.__main__ import main as run_ab
+from pipeline.ab.counts import work_of
 from pipeline.ab.rounds import FIGURES, THROUGHPUT, Round, Which
 from pipeline.ab.sides import Side
 from pipeline.checks import pull_request
@@ -78,7 +79,8 @@ class CountedRounds:
                 metric, _, q = figure.partition("-")
                 value = of["output_tokens_per_s"] if figure == THROUGHPUT else of[f"{metric}_ms"][q]
                 figures[stage, figure] = None if value is None else value * float(np.exp(self.rng.normal(0, 0.005)))
-        return Round(which, pair, seed, 30.0, figures, of["requests"], 0, None)
+        work = {s.name: work_of(run.records, "s") for s in profile.stages}
+        return Round(which, pair, seed, 30.0, figures, of["requests"], 0, None, work)
 
 
 @pytest.fixture(scope="module")

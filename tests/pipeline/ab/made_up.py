@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from loadtests.workload import Profile
+from pipeline.ab.counts import Work
 from pipeline.ab.rounds import FIGURES, THROUGHPUT, Round, Which
 from pipeline.ab.sides import Side
 from tests.pipeline.gate.factory import header
 
-STAGES = ("prefill", "decode")
+STAGES = ("prefill", "decode", "warm")
+REQUESTS, WORK = 20, Work(prompt_tokens=250, cached_tokens=200, output_tokens=2)
 
 
 def side(given: str, **names: str) -> Side:
@@ -34,6 +36,7 @@ class Machine:
         self.void: set[int] = set()
         self.failing: Which | None = None
         self.zero: tuple[str, str] | None = None
+        self.counted: dict[tuple[Which, str], Work] = {}  # of each request, where it is not as all others
         self.breaks: tuple[int, Which, Exception] | None = None  # what ends that round of that pair
         self.order: list[tuple[int, str, int]] = []
 
@@ -60,7 +63,9 @@ class Machine:
                 figures[stage, "ttft-p95"] = math.inf
         if self.zero is not None:
             figures[self.zero] = 0.0
-        return Round(which, pair, seed, self.round_s, figures, 50, 0, "lag" if pair in self.void else None)
+        sent = REQUESTS + 3 * (which == "candidate")  # a round is so long, and one side is quicker
+        work = {s: {(i, 0): self.counted.get((which, s), WORK) for i in range(sent)} for s in STAGES}
+        return Round(which, pair, seed, self.round_s, figures, 50, 0, "lag" if pair in self.void else None, work)
 
 
 def figure_of(value: dict[str, Any], stage: str, figure: str) -> dict[str, Any]:

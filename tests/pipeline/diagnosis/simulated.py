@@ -104,6 +104,7 @@ def _run(engine: Engine, name: str, todo: list[_Request], steps: list[dict[str, 
             "token_times_s": [] if bad else seen, "status": "refused" if bad else "ok",
             "reason": "queue full" if bad else None, "finish_reason": "length", "prompt_tokens": r.prompt,
             "output_tokens": len(seen), "cached_tokens": r.cached, "max_tokens": r.output, "server_id": r.id,
+            "arrival": i,
         }  # fmt: skip
         records.append(row)
         requests.append(

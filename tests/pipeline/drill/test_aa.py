@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipeline.ab import compare
 from pipeline.ab.compare import compare_builds
 from pipeline.ab.rounds import Which
+from pipeline.ab.sides import Side
 from pipeline.drill import aa
+from pipeline.drill.__main__ import main
 from pipeline.errors import SeatrialError
-from pipeline.params import AbParams
+from pipeline.params import PARAMS, AbParams
 from pipeline.serving import ServerEnded
 from pipeline.stage import Stage
 from tests.pipeline.ab.made_up import Machine, side
+from tests.tiny import make_tiny_artifact
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def _compared(tmp_path: Path, breaks: tuple[int, Which, Exception] | None = None, **names: str) -> dict[str, object]:
@@ -31,7 +39,10 @@ def test_a_comparison_is_one_line_and_reads_back(tmp_path: Path) -> None:
     assert one.verdict == "ship"
     assert one.rounds == 10
     assert one.half_width_percent is not None
-    assert 0 < one.half_width_percent < 5
+    assert one.standard_error_percent is not None
+    assert 0 < one.standard_error_percent < one.half_width_percent < 5
+    assert one.budget_minutes == 10
+    assert one.reason.startswith("5 blocking figures are inside the margin")
     aa.add(one, path)
     aa.add(one, path)
     assert aa.read(path) == [one, one]
@@ -61,3 +72,44 @@ def test_no_claim_beyond_the_interval(n: int, held: int, below: float, tmp_path:
     assert f"{n} comparisons of identical builds: {held} held" in found.text()
     assert aa.summary([]) is None
     assert aa.read(tmp_path / "absent.jsonl") == []
+
+
+def test_what_another_policy_did_is_left_out_and_told(tmp_path: Path) -> None:
+    one = aa.of(_compared(tmp_path))
+    longer = one.model_copy(update={"policy": "another", "verdict": "hold", "minutes": 20.0})
+    found = aa.summary([longer, longer, one])
+    assert found is not None
+    assert (found.comparisons, found.others, found.held) == (1, 2, 0)
+    assert found.text().endswith("2 under another policy are left out")
+
+
+def test_it_is_run_in_pieces_and_a_comparison_that_is_broken_off_loses_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pipeline.stage._MEASURING_LOCK", tmp_path / "lock")  # nothing is measured
+    PARAMS.write_text((ROOT / PARAMS).read_text(encoding="utf-8"), encoding="utf-8")
+    make_tiny_artifact(tmp_path / "artifacts/int8", "int8")
+    machine, seeds = Machine({}), list[int]()
+
+    def measured(base: Side, candidate: Side, params: AbParams, seed: int, out: Path, s: Stage) -> dict[str, Any]:
+        seeds.append(seed)
+        if len(seeds) == 2:
+            raise KeyboardInterrupt
+        return compare_builds(base, candidate, params, seed, out, s, round_=machine.round, clock=machine.clock)
+
+    def drill(*options: str) -> None:
+        monkeypatch.setattr(sys, "argv", ["drill", *options])
+        main()
+
+    monkeypatch.setattr(compare, "compare_builds", measured)
+    with pytest.raises(KeyboardInterrupt):
+        drill("--aa", "3", "--minutes", "10")
+    assert [c.verdict for c in aa.read()] == ["ship"]
+    drill("--aa", "1", "--minutes", "10")
+    assert [c.budget_minutes for c in aa.read()] == [10, 10]
+    assert [seed - seeds[0] for seed in seeds] == [0, 1000, 1000]  # other traffic in each that counts
+    assert "2 comparisons of identical builds: 0 held, 0 undecided" in capsys.readouterr().out
+    assert [p.name for p in sorted(Path("reports/drill/aa").glob("*.json"))] == ["0001.json", "0002.json"]
+    with pytest.raises(SeatrialError, match="--minutes is 0, expected more than 0"):
+        drill("--aa", "1", "--minutes", "0")

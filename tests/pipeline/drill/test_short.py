@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from pipeline.drill import artifacts, evalsets, records
+from pipeline.drill.__main__ import main
 from pipeline.drill.fault import Fault, Seen
-from pipeline.drill.run import as_json, drill, markdown
+from pipeline.drill.run import as_json, drill, markdown, row_of, rows_in
 from pipeline.drill.trial import judged
 from pipeline.errors import SeatrialError
 
@@ -40,12 +42,30 @@ def test_what_was_missed_stands_first_and_a_fault_that_cannot_be_planted_is_not_
 
     found = Fault("a", "records", "one thing", lambda root: Seen(True, True, "rule: fail", "seen"))
     results = drill([found, Fault("b", "artifact", "another", cannot)], tmp_path, lambda r: None, clock=lambda: 0.0)
-    value = as_json(results)
+    table = [row_of(r) for r in results]
+    value = as_json(table)
     assert (value["planted"], value["caught"], value["named"]) == (2, 1, 1)
-    rows = markdown(results).splitlines()[4:]
+    rows = markdown(table).splitlines()[4:]
     assert rows[0] == "| another | artifact | NO | NO | not run | 0.0 s |"
     assert rows[1] == "| one thing | records | yes | yes | rule: fail | 0.0 s |"
     assert value["faults"][1]["said"] == "no such tensor"
+
+
+def test_a_table_is_made_in_pieces_and_each_row_says_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def drilled(*options: str) -> list[str]:
+        monkeypatch.setattr(sys, "argv", ["drill", "--short", "--out", str(tmp_path), *options])
+        main()
+        return [r["id"] for r in rows_in(tmp_path / "drill.json")]
+
+    assert drilled("--only", "torn-file") == ["torn-file"]
+    assert drilled("--only", "flipped-bit", "--keep") == ["torn-file", "flipped-bit"]
+    assert drilled("--only", "torn-file", "--keep") == ["flipped-bit", "torn-file"]
+    assert all(r["as_of"].endswith("Z") for r in rows_in(tmp_path / "drill.json"))
+    assert "2 of 2 planted faults caught, 2 named." in (tmp_path / "drill.md").read_text(encoding="utf-8")
+    assert drilled("--only", "extra-file") == ["extra-file"]
+    (tmp_path / "drill.json").write_text('{"faults": [{"id": "torn-file"}]}', encoding="utf-8")
+    with pytest.raises(SeatrialError, match=r"holds no table of faults .*a row without as_of"):
+        drilled("--only", "extra-file", "--keep")
 
 
 def test_the_set_as_it_is_gives_no_alarm(tmp_path: Path) -> None:

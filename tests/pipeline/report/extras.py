@@ -89,13 +89,16 @@ def aa(root: Path, verdicts: str = "ship " * 38 + "undecided hold") -> None:
             Comparison(
                 as_of="2026-11-30T03:00:00Z",
                 verdict=word,
+                reason="said",
                 engine="1" * 64,
                 policy="2" * 64,
                 profile="ab",
                 machine_class=synthetic.MACHINE.machine_class,
+                budget_minutes=20,
                 minutes=11.5,
                 rounds=12,
                 half_width_percent=2.4,
+                standard_error_percent=1.1,
             ),
             root / RECORD,
         )

@@ -120,11 +120,11 @@ def _lengths(n: int, band: float, confidence: float) -> Trial:
 
 
 def _rounds(margin: float, spread: float, at_pairs: tuple[int, ...]) -> Trial:
-    """``at``: true slowdown; four blocking figures of equal truth and independent noise share the error."""
+    """``at``: true slowdown; five blocking figures of equal truth and independent noise share the error."""
     plan = LookPlan(at_pairs)
 
     def trial(rng: Rng, at: float) -> str:
-        noise = np.exp(rng.normal(0, spread, (4, 2, at_pairs[-1])))
+        noise = np.exp(rng.normal(0, spread, (5, 2, at_pairs[-1])))
         for k, n in enumerate(at_pairs):
             figures = {
                 str(i): Rounds(x[0, :n].tolist(), ((1 + at) * x[1, :n]).tolist(), margin) for i, x in enumerate(noise)
@@ -161,7 +161,7 @@ def rules() -> list[Rule]:
              _paired(380, 0.08, 0.07, 0.95), (0.0701, "7.01 points more"), (0.0, "equal"), (0.14, "14 points more")),
         Rule("length of answers, band 20 %", "380 answers of 190 sources", 0.95, _lengths(380, 0.2, 0.95),
              (0.201, "20.1 % shorter"), (0.0, "equal"), (0.3, "30 % shorter")),
-        Rule("A/B, margin 5 %, 4 figures", "3 looks at 6, 12, 18 pairs, 3 % spread a round", 0.95,
+        Rule("A/B, margin 5 %, 5 figures", "3 looks at 6, 12, 18 pairs, 3 % spread a round", 0.95,
              _rounds(0.05, 0.03, (6, 12, 18)), (0.0501, "all 5.01 % slower"), (0.0, "equal"), (0.10, "10 % slower")),
     ]  # fmt: skip
 
