@@ -23,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pipeline.errors import SeatrialError
 from pipeline.evaluation import leaks
@@ -31,15 +31,30 @@ from pipeline.evaluation.duplicates import features
 from pipeline.evaluation.items import EVALSETS, Item
 from pipeline.provenance import digest_of, utc_now
 
-if TYPE_CHECKING:
-    from pipeline.evaluation.run import Answered
-
 LEDGER = Path(".seatrial/outputs.jsonl")
 COMMITTED = EVALSETS / "outputs"
 MIN_WORDS = 20
 ALIKE = 0.5
 PERMUTATIONS = 64
 SCHEMA_VERSION = 1
+
+
+class _Reply(Protocol):
+    @property
+    def text(self) -> str: ...
+    @property
+    def choice_logprobs(self) -> Sequence[object] | None: ...
+
+
+class Answered(Protocol):
+    """An item and the reply to it, if there was one: what is read here of an evaluation, which the check of a set does
+    not import, so that it need not run again when serving changes.
+    """
+
+    @property
+    def item(self) -> Item: ...
+    @property
+    def reply(self) -> _Reply | None: ...
 
 
 @dataclass(frozen=True)
