@@ -171,7 +171,7 @@ def version_problems(evalset: Evalset, folder: Path) -> list[str]:
             f"the items' digest is {found[:12]}, but that of version {m.version} is {m.content_digest[:12]}: the "
             f"content has changed. Undo that, or make it a version: "
             f'seatrial evalset record {folder} --size major --week WEEK --what "..." (version '
-            f"{next_version(m.version, 'major')}; `seatrial evalset diff HEAD:{folder} {folder}` says the size due)"
+            f"{next_version(m.version, 'major')}{_size_due(folder)})"
         )
     log = [(e.get("version", ""), e.get("content_digest", "")) for e in m.changelog]
     if not log or log[-1] != (m.version, m.content_digest):
@@ -180,6 +180,15 @@ def version_problems(evalset: Evalset, folder: Path) -> list[str]:
         )
     problems += [f"the changelog has version {v} {n} times" for v, n in Counter(v for v, _ in log).items() if n > 1]
     return problems
+
+
+def _size_due(folder: Path) -> str:
+    """What says which size of version is due; nothing where no commit has the set, to be compared with."""
+    try:
+        done = subprocess.run(["git", "cat-file", "-e", "HEAD:./manifest.yaml"], cwd=folder, capture_output=True)
+    except OSError:  # no git
+        return ""
+    return f"; `seatrial evalset diff HEAD:{folder} {folder}` says the size due" if done.returncode == 0 else ""
 
 
 def _write(folder: Path, manifest: dict[str, Any]) -> None:

@@ -94,9 +94,28 @@ def test_a_set_is_compared_with_a_revision(
     for arguments in (["init", "-q"], ["add", "."], [*who, "commit", "-qm", "first"]):
         subprocess.run(["git", *arguments], check=True)
     (folder / "items/extract.jsonl").write_text(TWO.model_dump_json() + "\n")
+    assert "diff HEAD:evalsets/core evalsets/core` says the size due" in _changed(folder)
     sets.main(["diff", "HEAD:evalsets/core", "evalsets/core"])
     assert "1 in, 1 out, 0 changed; a major version" in capsys.readouterr().out
     with pytest.raises(SeatrialError, match="git has no such folder there"):
         sets.main(["diff", "HEAD:evalsets/none", "evalsets/core"])
     with pytest.raises(SeatrialError, match="none is not a folder"):
         sets.main(["diff", "none", "evalsets/core"])
+
+
+def test_nothing_is_offered_for_comparison_that_no_commit_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = write_evalset(Path(), [ONE])
+    (folder / "items/extract.jsonl").write_text(TWO.model_dump_json() + "\n")
+    assert "HEAD" not in _changed(folder)
+    subprocess.run(["git", "init", "-q"], check=True)
+    said = _changed(folder)
+    assert "HEAD" not in said
+    assert 'seatrial evalset record evalsets/core --size major --week WEEK --what "..." (version 2.0.0)' in said
+    monkeypatch.setenv("PATH", str(tmp_path))  # no git
+    assert "HEAD" not in _changed(folder)
+
+
+def _changed(folder: Path) -> str:
+    (problem,) = [p for p in versions.version_problems(load_evalset(folder), folder) if "digest is" in p]
+    return problem
