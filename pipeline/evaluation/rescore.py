@@ -32,9 +32,9 @@ def rescore(params: Params, s: Stage) -> Path:
     from pipeline.ab.quality import judged_answers
     from pipeline.ab.sides import Project, side_of
     from pipeline.gate.inputs import IN_SERVICE
-    from pipeline.release.record import current_release
+    from pipeline.release.interrupted import baseline
 
-    release = current_release()
+    release = baseline()
     if release is None:
         raise SeatrialError("nothing has been released, so there is no release to score again")
     evaluation, folder = params.evaluation, EVALSETS / params.evaluation.evalset

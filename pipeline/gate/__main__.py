@@ -17,7 +17,7 @@ from pipeline.gate.model import Attempt, Baseline, DiagnosisRow, Verdict
 from pipeline.gate.policy import read_policy
 from pipeline.gate.verdict import JUNIT, VERDICT, what_was_asked
 from pipeline.params import Params, load_params
-from pipeline.release.record import current_release
+from pipeline.release.interrupted import baseline as release_in_service
 from pipeline.stage import run_main, stage
 
 
@@ -25,10 +25,11 @@ def judge(params: Params, now: datetime) -> Verdict:
     """The content of verdict.json.
 
     Raises:
-        SeatrialError: a policy or release record that does not parse. Missing results are judged, not raised.
+        SeatrialError: a policy or release record that does not parse, or a record that was not committed. Missing
+            results are judged, not raised.
     """
     policy = read_policy(params.gate, params.measured)
-    baseline = current_release()
+    baseline = release_in_service()
     evalset, problem = None, None
     try:
         evalset = read_json(EVALSET)

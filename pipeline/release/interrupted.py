@@ -20,6 +20,7 @@ from pipeline.release.record import (
     Release,
     Rollback,
     current_of,
+    current_release,
     read_record,
     releases,
     rollbacks,
@@ -101,6 +102,33 @@ def in_service() -> Release | None:
         SeatrialError: a record that does not parse, or a rollback to what is no release.
     """
     return current_of(*done())
+
+
+def baseline() -> Release | None:
+    """What the gate holds a candidate against: the release in service. Where there is no repository, whose commits are
+    what counts, the records count as they lie there.
+
+    Raises:
+        SeatrialError: a record that was never committed, or is not as it was committed: it was not reviewed, and must
+            be no baseline silently; one that does not parse.
+    """
+    if not repo.is_repository():
+        return current_release()
+    if begun := interrupted():
+        raise SeatrialError(f"{begun[0].words}; until then nothing is held against the release in service")
+    there = repo.committed_names(RELEASES)
+    for name in sorted({p.name for p in RELEASES.glob("*.json")} | {n for n in there if n.endswith(".json")}):
+        path = RELEASES / name
+        if name not in there:
+            raise SeatrialError(
+                f"{path} is not committed, so it is no baseline: commit it after its review, or move it away"
+            )
+        if not path.is_file() or path.read_bytes() != repo.committed(path):
+            raise SeatrialError(
+                f"{path} is not as it was committed; a record of a release is not rewritten, and another one would be "
+                f"another baseline. Bring it back: git checkout HEAD -- {path}"
+            )
+    return current_release()
 
 
 def refuse_beside(event: str, name: str) -> None:

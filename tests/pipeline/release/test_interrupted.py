@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,10 @@ from typer.testing import CliRunner
 
 from pipeline.cli import app
 from pipeline.errors import SeatrialError
+from pipeline.gate.__main__ import judge
+from pipeline.params import load_params
 from pipeline.release.flow import promote, propose, rollback
-from pipeline.release.interrupted import in_service, interrupted, undo
+from pipeline.release.interrupted import baseline, in_service, interrupted, undo
 from pipeline.release.record import RELEASES
 from pipeline.release.show import check, history, state_of
 from tests.pipeline.release.conftest import Git
@@ -113,3 +117,42 @@ def test_other_files_beside_the_records_are_nobodys_promotion(two: Path) -> None
     Path(RELEASES / "intended-use.md").write_text("For letters.")
     Path(RELEASES / "notes.json.bak").write_text("{}")
     assert interrupted() == []
+
+
+def _gate() -> str | None:
+    """Name of the release that the gate holds the run against."""
+    found = judge(load_params(), datetime(2026, 12, 1, 12, tzinfo=UTC)).baseline
+    return None if found is None else found.name
+
+
+def test_the_gate_takes_no_record_that_was_never_committed_for_its_baseline(two: Path, git: Git) -> None:
+    assert _gate() == "1.1.0"
+    copy = json.loads(Path("releases/1.1.0.json").read_text()) | {"name": "1.2.0", "sequence": 9}
+    Path("releases/1.2.0.json").write_text(json.dumps(copy))
+    with pytest.raises(SeatrialError, match=r"the promotion of 1\.2\.0 was interrupted .* nothing is held against"):
+        _gate()
+    Path("releases/1.2.0.json").rename("releases/mine.json")
+    with pytest.raises(SeatrialError, match=r"releases/mine\.json is not committed, so it is no baseline: commit it"):
+        _gate()
+    git("add", "releases/mine.json")
+    with pytest.raises(SeatrialError, match="is not committed"):  # the index is no review
+        _gate()
+    git("commit", "-qm", "Reviewed")
+    assert _gate() == "1.2.0"
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_the_gate_takes_no_record_that_was_rewritten_since(two: Path, git: Git, gone: bool) -> None:
+    path = Path("releases/1.1.0.json")
+    path.unlink() if gone else path.write_text(path.read_text().replace('"owner"', ' "owner"'))
+    with pytest.raises(SeatrialError, match=r"1\.1\.0\.json is not as it was committed; .* git checkout HEAD -- rel"):
+        _gate()
+    git("checkout", "HEAD", "--", str(path))
+    assert _gate() == "1.1.0"
+
+
+def test_without_a_repository_records_count_as_they_lie(two: Path) -> None:
+    shutil.rmtree(".git")
+    found = baseline()
+    assert found is not None
+    assert found.name == "1.1.0"
