@@ -16,7 +16,7 @@ from pipeline.report.fidelity import fidelity_of
 from pipeline.report.figures import Palette
 from pipeline.report.gates import gate_rows
 from pipeline.report.inputs import RunData
-from pipeline.report.quality import Flip, flips_of, pinned_cases, scenarios_of
+from pipeline.report.quality import Flip, blind_of, flips_of, pinned_cases, scenarios_of
 from pipeline.report.records import record_of, records_of
 from pipeline.report.servers import servers
 from pipeline.report.summary import Summary
@@ -128,6 +128,7 @@ def context_of(
         "found_over_time": findings.found_over_time(run),
         "percentiles": sections.percentile_panels(run, series, palette),
         "scenarios": scenarios_of(run),
+        "blind": blind_of(run),
         "evaluated": lambda tier, *path: pick(tier.eval, *path, reason=tier.why("eval")),
         "interval_of": _interval,
         "scenario_panel": sections.scenario_panel(run, palette),

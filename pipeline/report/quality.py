@@ -142,6 +142,24 @@ def pinned_cases(run: RunData) -> list[PinnedCase]:
     return sorted(cases, key=lambda c: (not c.broken, c.scenario, c.id))
 
 
+@dataclass(frozen=True)
+class Blind:
+    """Scenarios in which a loss would hardly show, each with the reason, by how ``tier`` does in them."""
+
+    tier: str
+    scenarios: dict[str, str]
+
+
+def blind_of(run: RunData) -> Blind | None:
+    """By the reference, since a loss is counted from it, else by the candidate; None where neither says."""
+    for name in (run.reference, run.candidate):
+        tier = run.tiers.get(name)
+        told = (tier.eval or {}).get("sees_little") if tier else None
+        if isinstance(told, dict):
+            return Blind(name, {str(k): str(v) for k, v in told.items()})
+    return None
+
+
 def scenarios_of(run: RunData) -> list[str]:
     names: dict[str, None] = {}
     for tier in run.tiers.values():

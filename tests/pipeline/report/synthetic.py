@@ -36,6 +36,7 @@ SCENARIOS = {
 }
 MACHINE = Machine(cpu="Testcore 2000", cores=2, memory_gib=8, isa=["avx2", "avx512f"], os="Linux x86_64")
 HOSTILE = '<script>alert("x")</script> <img src=x onerror=alert(1)> & "quotes" http://example.org/'
+BLIND = "26 of 50 right (39% to 65%), and guessing gives 50%: no loss shows"
 SECRET_NAME = '<b onmouseover="x()">odd</b>'
 
 
@@ -195,6 +196,7 @@ def _eval_json(tier: str, items: list[dict[str, Any]]) -> dict[str, Any]:
         "n": len(items),
         "correct": right,
         "scenarios": scenarios,
+        "sees_little": {"facts": BLIND} if tier == "bf16" else {},
         "errors": 0,
         "not_measurable": 4 if tier == "int8" else 0,
         "cut_off": 2,

@@ -120,6 +120,15 @@ def test_hostile_names_and_reasons_are_escaped(run_copy: Run) -> None:
     assert "alert(1)" in sound(html).text
 
 
+def test_scenarios_that_can_show_no_loss_are_named(page: str, run_copy: Run, blank_figures: None) -> None:
+    assert "1 of 6 scenarios is no evidence that nothing was lost" in html_checks.read(page).text
+    assert synthetic.BLIND in html_checks.read(page).text
+    edit(run_copy[0] / "results/bf16/eval/eval.json", lambda v: v.update(sees_little={}))
+    seen = sound(rebuilt(run_copy))
+    assert "Every scenario can show a loss" in seen.text
+    assert "hardly show" not in seen.text
+
+
 @pytest.mark.parametrize(("verdict", "word"), [("ship", "Ship"), ("hold", "Hold"), ("undecided", "Undecided")])
 def test_verdict_in_words_shape_and_colour(run_copy: Run, verdict: str, word: str) -> None:
     edit(run_copy[0] / "reports/verdict.json", lambda v: v.update(verdict=verdict))

@@ -2,15 +2,20 @@ from __future__ import annotations
 
 import html
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.params import Params
 from pipeline.report.inputs import TierData, read_run
-from pipeline.report.quality import flips_of, pinned_cases, word_diff
+from pipeline.report.quality import blind_of, flips_of, pinned_cases, word_diff
 from tests.pipeline.report import synthetic
+
+PARAMS = Path(__file__).resolve().parents[3] / "params.yaml"
 
 
 def tier(name: str, *items: dict[str, Any]) -> TierData:
@@ -58,6 +63,20 @@ def test_pinned_cases_mark_what_the_reference_passes(whole_run: tuple[Path, Any]
     assert first.broken
     assert first.outcomes["bf16"]
     assert all(first.outcomes[t] is False for t in first.broken)
+
+
+def test_where_a_loss_would_hardly_show_is_said_by_the_reference_else_by_the_candidate() -> None:
+    def told(**by_tier: Any) -> tuple[str, dict[str, str]] | None:
+        tiers = {n: TierData(n, None, e, None, None, None, None, None, None, {}) for n, e in by_tier.items()}
+        found = blind_of(replace(read_run(Path("nowhere"), params), tiers=tiers))
+        return None if found is None else (found.tier, found.scenarios)
+
+    params = Params.model_validate(yaml.safe_load(PARAMS.read_text()))
+    one = {"sees_little": {"facts": "as guessing"}}
+    assert told(bf16=one, int8={"sees_little": {}}) == ("bf16", {"facts": "as guessing"})
+    assert told(bf16={"sees_little": {}}, int8=one) == ("bf16", {})
+    assert told(bf16=None, int8=one) == ("int8", {"facts": "as guessing"})
+    assert told(bf16={}, int8={}) is None  # records of an older version
 
 
 def plain(marked: str) -> str:
