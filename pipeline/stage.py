@@ -4,8 +4,8 @@
         for item in s.track(items, "items"):
             ...
 
-The note goes to ``reports/stages/NAME[@TIER].json`` when the stage ends well; where it ends with an error, what that
-said is kept in ``.seatrial/failed/NAME[@TIER].txt`` until it ends well, for whoever asks why its results are missing.
+The note goes to ``reports/stages/NAME[@TIER].json`` when the stage ends well. Until it does, ``.seatrial/failed`` has
+``NAME[@TIER].txt`` with what its error said, for whoever asks why its results are missing, or of an earlier run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -110,7 +110,7 @@ class Stage:
 
 
 def why_it_failed(label: str, root: Path = Path()) -> str | None:
-    """What the stage's error said, in one line, the last time that it did not end well; None: it did, or never ran."""
+    """What became of the stage's last run, in one line, if it did not end well; None: it did, or there was none."""
     try:
         said = (root / FAILED / f"{label}.txt").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -195,7 +195,9 @@ def _measuring_lock(label: str) -> Iterator[None]:
 
 @contextmanager
 def stage(name: str, tier: str | None = None, *, measuring: bool = False, note: bool = True) -> Iterator[Stage]:
-    """Runs the body as a stage; see the module's docstring. ``note=False``: for the stage that reads the notes."""
+    """Runs the body as a stage; see the module's docstring. ``note=False``: it leaves no note of either kind, being the
+    stage that reads them or a look at something that is no part of the trial.
+    """
     s = Stage(name, tier)
     _end_with_driver()
     if measuring:
@@ -211,14 +213,19 @@ def _watched(s: Stage, note: bool) -> Iterator[Stage]:
     memory.start()
     s.say("begins")
     failed = FAILED / f"{s.label}.txt"
+    if note:
+        atomic_write(failed, f"it began at {began_at} and has not come to its end: killed, or running still\n")
     try:
         yield s
-    except SeatrialError as e:
-        atomic_write(failed, f"{e}\n")
+    except BaseException as e:
+        with suppress(OSError):  # a full disk: what stands there from the beginning says enough
+            if note:
+                atomic_write(failed, f"{e if isinstance(e, SeatrialError) else repr(e)}\n")
         raise
     finally:
         peak = memory.stop()
-    failed.unlink(missing_ok=True)
+    if note:
+        failed.unlink(missing_ok=True)
     took = time.monotonic() - began
     if note:
         write_json(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,10 +26,11 @@ from pipeline.params import load_params
 from pipeline.processes import die_with_parent
 from pipeline.project.code import write_code
 from pipeline.provenance import this_machine
-from pipeline.stage import run_main, say
+from pipeline.stage import FAILED, run_main, say
 
 MACHINE = Path(".seatrial/machine.json")
 RWLOCK = Path(".dvc/tmp/rwlock")
+SCORECARD = Path("reports/scorecard.html")
 
 
 def write_machine() -> None:
@@ -84,15 +86,18 @@ def repro(arguments: list[str]) -> int:
     ).returncode
 
 
-def ratings_changed(verdict: Path = VERDICT, review: Path = REVIEW) -> bool:
-    """Whether people's ratings came, changed or went since the verdict. DVC cannot see that: what its graph depends on
-    must be there, and ratings need not be.
+def changed_unseen(verdict: Path = VERDICT, review: Path = REVIEW) -> str | None:
+    """What a verdict rests on and DVC cannot see, since it need not be there, and its graph takes only what must be:
+    people's ratings that came, changed or went since, and stages that had not ended well then. None: neither.
     """
     try:
-        then = json.loads(verdict.read_text(encoding="utf-8"))["inputs"].get(review.as_posix())
+        inputs = json.loads(verdict.read_text(encoding="utf-8"))["inputs"]
+        then, failed = inputs.get(review.as_posix()), [name for name in inputs if Path(name).parent == FAILED]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return False  # `verdict_exit_code` says what is wrong with it
-    return bool(then != (sha256_file(review) if review.is_file() else None))
+        return None  # `verdict_exit_code` says what is wrong with it
+    if then != (sha256_file(review) if review.is_file() else None):
+        return "people's ratings have changed since the verdict"
+    return f"{Path(failed[0]).stem} had not ended well when it was judged" if failed else None
 
 
 def main() -> None:
@@ -110,20 +115,24 @@ def main() -> None:
     write_code()
     if dropped := drop_dead_locks():
         say(f"dropped {dropped} lock(s) of dead processes")
+    if not targets:  # DVC runs again, or finds to be up to date, whatever failed before
+        shutil.rmtree(FAILED, ignore_errors=True)
     code = repro([*(["--pull"] if args.pull else []), *targets])
-    if not code and not targets and ratings_changed():
-        say("people's ratings have changed since the verdict: judging again")
+    if not code and not targets and (why := changed_unseen()):
+        say(f"{why}: judging again")
         code = repro(["--force", "--single-item", "gate"]) or repro([])
     if code:
+        earlier = [str(p) for p in (VERDICT, SCORECARD) if p.is_file()]
         raise SeatrialError(
             f"dvc repro ended with exit code {code}: the message of the failed stage stands above. Stages that had "
             "finished are kept; run the same command again once the cause is mended"
+            + (f". What is in {' and '.join(earlier)} is of an earlier trial" if earlier else "")
         )
     if targets:
         return
     verdict, text = verdict_exit_code(VERDICT)
     print(text)
-    print(f"\nscorecard: {Path('reports/scorecard.html').resolve()}")
+    print(f"\nscorecard: {SCORECARD.resolve()}")
     raise SystemExit(verdict)
 
 

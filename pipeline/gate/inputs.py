@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from engine.artifact import sha256_file
 from pipeline.provenance import Header
-from pipeline.stage import why_it_failed
+from pipeline.stage import FAILED, why_it_failed
 
 if TYPE_CHECKING:
     import polars as pl
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 RESULTS = Path("results")
 EVALSET = Path("reports/evalset.json")
 _STAGES = {"plan.json": "plan", "eval": "evaluate", "load": "loadtest"}  # first part of a file's name -> who writes it
+_BEFORE = ("fetch", "quantize@{tier}")  # whose outputs those stages read
+CHECKED_BY = "check_evalsets"
 _FOUND_CHARS = 60
 REVIEW = Path("reports/review.json")
 IN_SERVICE = "in-service"  # RESULTS/IN_SERVICE/eval: the release in service, asked what the set has become since
@@ -121,7 +123,9 @@ _ITEMS = TypeAdapter(list[_Item])
 
 @dataclass
 class TierRun:
-    """Records of one tier. A part that is absent or unreadable is None, and ``problems`` says why."""
+    """Records of one tier. A part that is absent or unreadable is None, and ``problems`` says why; ``earlier``: which
+    records are there from before, though a stage that leads to them did not end well when it was run last.
+    """
 
     tier: str
     plan: dict[str, Any] | None = None
@@ -132,6 +136,7 @@ class TierRun:
     server: dict[str, Any] | None = None
     samples: pl.DataFrame | None = None
     problems: dict[str, str] = field(default_factory=dict)
+    earlier: list[str] = field(default_factory=list)
 
     def header(self, part: str) -> Header | None:
         value = {"evaluation": self.evaluation, "load": self.load}[part]
@@ -165,7 +170,7 @@ def read_tier(tier: str, root: Path = RESULTS) -> TierRun:
         try:
             return read(path, **names)
         except FileNotFoundError:
-            failed = why_it_failed(f"{_STAGES[name.partition('/')[0]]}@{tier}")
+            failed = why_it_failed(f"{_STAGES[_part(name)]}@{tier}")
             run.problems[name] = f"{path} is missing" + (f"; its stage ended with: {failed}" if failed else "")
         except ValidationError as e:
             run.problems[name] = f"{path} is not what its stage writes: {_first(e)}"
@@ -180,7 +185,25 @@ def read_tier(tier: str, root: Path = RESULTS) -> TierRun:
     run.server = attempt("load/server.json", read_json)
     run.records = attempt("load/records.parquet", lambda path: _records(path, run.load))
     run.samples = attempt("load/samples.parquet", pl.read_parquet)
+    if root == RESULTS:
+        run.earlier = [
+            f"{folder / _part(name)} is of an earlier run: {why}"
+            for name, value in (("eval/eval.json", run.evaluation), ("load/load.json", run.load))
+            if value is not None and (why := _not_run_well(_STAGES[_part(name)], tier))
+        ]
     return run
+
+
+def _part(name: str) -> str:
+    return name.partition("/")[0]
+
+
+def _not_run_well(stage: str, tier: str) -> str | None:
+    """The first of the stages that lead to a record whose last run did not end well, and what became of it."""
+    for label in (*_BEFORE, f"{stage}@{{tier}}"):
+        if said := why_it_failed(label.format(tier=tier)):
+            return f"the last run of {label.format(tier=tier)} did not end well ({said})"
+    return None
 
 
 class _Criterion(_Part):
@@ -328,7 +351,15 @@ def _records(path: Path, load: dict[str, Any] | None) -> pl.DataFrame:
 
 
 def input_digests(tiers: list[str], root: Path = RESULTS, evalset: Path = EVALSET) -> dict[str, str | None]:
-    """sha256 of every file that a verdict rests on (None: absent), by which a stale verdict is recognised."""
+    """sha256 of every file that a verdict rests on (None: absent), by which a stale verdict is recognised; and of what
+    stages left that did not end well, since their results may be of an earlier run.
+    """
     again = [root / IN_SERVICE / name for name in ("eval/eval.json", "eval/items.jsonl")]
     paths = [root / tier / name for tier in tiers for name in FILES] + [evalset, REVIEW, *again]
-    return {p.as_posix(): sha256_file(p) if p.is_file() else None for p in paths}
+    failed = [p for p in sorted(FAILED.glob("*.txt")) if _matters(p.stem, tiers)]
+    return {p.as_posix(): sha256_file(p) if p.is_file() else None for p in [*paths, *failed]}
+
+
+def _matters(label: str, tiers: list[str]) -> bool:
+    stage, _, tier = label.partition("@")
+    return label in {"fetch", CHECKED_BY} or (stage in {"quantize", *_STAGES.values()} and tier in tiers)

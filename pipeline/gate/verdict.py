@@ -16,6 +16,7 @@ from pipeline.gate.result import RuleResult
 from pipeline.params import Params, load_params
 from pipeline.provenance import digest_of
 from pipeline.release.record import RELEASES
+from pipeline.stage import FAILED, why_it_failed
 
 VERDICT = Path("reports/verdict.json")
 JUNIT = Path("reports/junit.xml")
@@ -44,21 +45,25 @@ def verdict_exit_code(path: Path = VERDICT) -> tuple[int, str]:
     try:
         value = Verdict.model_validate_json(path.read_bytes())
     except FileNotFoundError:
-        return 2, f"UNDECIDED: there is no {path}; run `make trial` first"
+        return 2, f"UNDECIDED: there is no {path}; run `seatrial trial` first"
     except (OSError, ValueError) as e:
         why = _first(e) if isinstance(e, ValidationError) else str(e)
-        return 2, f"UNDECIDED: {path} is not a verdict that this version reads ({why}); run `make trial` again"
+        return 2, f"UNDECIDED: {path} is not a verdict that this version reads ({why}); run `seatrial trial` again"
     found, then = input_digests(list(value.tiers)), value.inputs
     changed = [name for name in found | then if then.get(name) != found.get(name)]
+    if changed and changed[0].startswith(f"{FAILED.as_posix()}/") and changed[0] in found:
+        label = Path(changed[0]).stem
+        why = f"the last run of {label} did not end well ({why_it_failed(label)})"
+        return 2, f"UNDECIDED: {path} is of an earlier run: {why}; run `seatrial trial` again once that is mended"
     if changed:
-        return 2, f"UNDECIDED: {path} is stale: {changed[0]} has changed since; run `make trial` again"
+        return 2, f"UNDECIDED: {path} is stale: {changed[0]} has changed since; run `seatrial trial` again"
     try:
         now = what_was_asked(load_params())
     except (SeatrialError, OSError) as e:
         return 2, f"UNDECIDED: {path} cannot be held against today's params.yaml: {e}"
     if now != value.asked:
         why = "gate, release or tiers of params.yaml, or releases/, have changed since"
-        return 2, f"UNDECIDED: {path} is stale: {why}; run `make trial` again"
+        return 2, f"UNDECIDED: {path} is stale: {why}; run `seatrial trial` again"
     return held_today(value)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import subprocess
 import sys
 import time
@@ -64,6 +65,30 @@ def test_why_a_stage_failed_is_kept_until_it_ends_well() -> None:
     assert why_it_failed("loadtest@other") is None
     ends(None)
     assert why_it_failed("loadtest@mine") is None
+
+
+def test_a_stage_that_was_killed_or_broke_has_not_ended_well() -> None:
+    said: list[str | None] = []
+
+    def breaks() -> None:
+        with stage("quantize", "mine"):
+            said.append(why_it_failed("quantize@mine"))  # what a kill would leave
+            raise ZeroDivisionError("no scale")
+
+    with pytest.raises(ZeroDivisionError):
+        breaks()
+    assert re.fullmatch(r"it began at \S+Z and has not come to its end: killed, or running still", str(said[0]))
+    assert why_it_failed("quantize@mine") == "ZeroDivisionError('no scale')"
+
+
+def test_a_look_at_something_else_says_nothing_of_the_trial() -> None:
+    def breaks() -> None:
+        with stage("check_evalsets", note=False):
+            raise SeatrialError("another set is broken")
+
+    with pytest.raises(SeatrialError, match="another set"):
+        breaks()
+    assert why_it_failed("check_evalsets") is None
 
 
 @pytest.mark.parametrize(

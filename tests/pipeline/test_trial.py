@@ -13,7 +13,9 @@ import psutil
 import pytest
 
 from pipeline import trial
+from pipeline.errors import SeatrialError
 from pipeline.gate.inputs import input_digests
+from pipeline.stage import FAILED
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -92,21 +94,66 @@ def test_ratings_that_came_changed_or_went_are_judged_anew(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     review = Path("reports/review.json")
     review.parent.mkdir()
-    assert not trial.ratings_changed()  # no verdict: the graph makes one
+    assert trial.changed_unseen() is None  # no verdict: the graph makes one
 
     def judge() -> None:
         trial.VERDICT.write_text(json.dumps({"inputs": input_digests([])}))
 
     judge()
-    assert not trial.ratings_changed()
+    assert trial.changed_unseen() is None
     for text in ("{}", '{"candidate": "int8"}', None):
         review.unlink(missing_ok=True) if text is None else review.write_text(text)
-        assert trial.ratings_changed()
+        assert trial.changed_unseen() == "people's ratings have changed since the verdict"
         judge()
-        assert not trial.ratings_changed()
+        assert trial.changed_unseen() is None
     for broken in ("{torn", "[]", "{}", '{"inputs": 3}'):
         trial.VERDICT.write_text(broken)
-        assert not trial.ratings_changed()
+        assert trial.changed_unseen() is None
+
+
+def test_what_was_judged_on_results_of_an_earlier_run_is_judged_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DVC may bring the results back without running the stage again, and sees no change that the gate depends on."""
+    monkeypatch.chdir(tmp_path)
+    failed = FAILED / "evaluate@int8.txt"
+    failed.parent.mkdir(parents=True)
+    failed.write_text("the server died\n")
+    trial.VERDICT.parent.mkdir()
+    trial.VERDICT.write_text(json.dumps({"inputs": input_digests(["int8"])}))
+    failed.unlink()
+    assert trial.changed_unseen() == "evaluate@int8 had not ended well when it was judged"
+    trial.VERDICT.write_text(json.dumps({"inputs": input_digests(["int8"])}))
+    assert trial.changed_unseen() is None
+
+
+def test_a_trial_that_fails_says_what_is_of_an_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
+    (FAILED / "fetch.txt").parent.mkdir(parents=True)
+    (FAILED / "fetch.txt").write_text("no such model\n")
+    found: list[bool] = []
+
+    def repro(_targets: list[str]) -> int:
+        found.append(FAILED.exists())
+        return 255
+
+    monkeypatch.setattr(trial, "die_with_parent", lambda *_: None)
+    monkeypatch.setattr(trial, "repro", repro)
+    monkeypatch.setattr(sys, "argv", ["trial"])
+    with pytest.raises(SeatrialError, match=r"once the cause is mended$"):
+        trial.main()
+    trial.SCORECARD.parent.mkdir()
+    trial.SCORECARD.write_text("<p>ship")
+    with pytest.raises(SeatrialError, match=r"mended\. What is in reports/scorecard\.html is of an earlier trial$"):
+        trial.main()
+    assert found == [False, False]  # what failed before is DVC's to run again
+    monkeypatch.setattr(sys, "argv", ["trial", "fetch"])
+    (FAILED / "evaluate@int8.txt").parent.mkdir()
+    (FAILED / "evaluate@int8.txt").write_text("the server died\n")
+    with pytest.raises(SeatrialError):
+        trial.main()
+    assert found[-1]  # of a part of the graph nothing is known beyond it
 
 
 def test_a_trial_judges_anew_before_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,9 +167,9 @@ def test_a_trial_judges_anew_before_it_ends(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(trial, "die_with_parent", lambda *_: None)
     monkeypatch.setattr(trial, "repro", repro)
-    for changed, expected in ((False, [[]]), (True, [[], ["--force", "--single-item", "gate"], []])):
+    for changed, expected in ((None, [[]]), ("it has", [[], ["--force", "--single-item", "gate"], []])):
         ran.clear()
-        monkeypatch.setattr(trial, "ratings_changed", lambda changed=changed: changed)
+        monkeypatch.setattr(trial, "changed_unseen", lambda changed=changed: changed)
         monkeypatch.setattr(sys, "argv", ["trial"])
         with pytest.raises(SystemExit) as end:
             trial.main()

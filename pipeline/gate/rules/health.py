@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pipeline.gate.context import Context, result
-from pipeline.gate.inputs import EVALSET
+from pipeline.gate.inputs import CHECKED_BY, EVALSET
 from pipeline.gate.policy import ClientHealth, EvalsetHealth, KvIntegrity, LedgerMatch, Provenance
 from pipeline.gate.result import Outcome, RuleResult
 from pipeline.provenance import Header, differing, seam_of
+from pipeline.stage import why_it_failed
 
 
 def is_foreign(header: Header) -> bool:
@@ -18,6 +19,10 @@ def evalset_health(rule: EvalsetHealth, context: Context) -> list[RuleResult]:
     title, report = "health of the regression set", context.evalset
     if report is None:
         return [result(rule, "evalset", title, "undecided", context.evalset_problem or "not checked", unit="checks")]
+    if why := why_it_failed(CHECKED_BY):
+        detail = f"{EVALSET} is of an earlier run: the last run of {CHECKED_BY} did not end well ({why})"
+        would = "that stage, run well: seatrial trial"
+        return [result(rule, "evalset", title, "undecided", detail, would_decide=would, unit="checks")]
     checks = report.get("checks") or []
     evaluated = context.run.evaluation or {}
     asked, checked = evaluated.get("evalset") or {}, report.get("evalset") or {}
@@ -79,6 +84,9 @@ def provenance(rule: Provenance, context: Context) -> list[RuleResult]:
             f"not one server throughout: {'; '.join(began_anew)}; what answered before and after may be two builds",
             "a run in which the server stays up",
         )
+    reference_runs = [] if context.is_reference else [context.reference]
+    if earlier := [words for r in (run, *reference_runs) for words in r.earlier]:
+        return said("undecided", "; ".join(dict.fromkeys(earlier)), "those stages, run well: seatrial trial")
     if (run.evaluation or {}).get("partial"):
         return said(
             "undecided",
