@@ -1,6 +1,6 @@
 """Evalsets as files: import one, compare two, record a content as a version, rotate production requests.
 
-seatrial evalset import --format squad FILE --out evalsets/NAME --week 2026-W49
+seatrial evalset import --format own FILE --out evalsets/NAME --week 2026-W49
 seatrial evalset diff HEAD:evalsets/core evalsets/core
 seatrial evalset record evalsets/core --size major --week 2026-W49 --what "Two documents more"
 seatrial evalset rotate --week 2026-W49 --requests LOG
@@ -18,7 +18,7 @@ from pipeline.errors import SeatrialError
 from pipeline.evaluation import attribution, importers, rotation, versions
 from pipeline.evaluation.items import EVALSETS, is_week
 from pipeline.evaluation.requests import read_log
-from pipeline.params import load_params
+from pipeline.params import PARAMS, load_params
 from pipeline.stage import run_main, say, stage
 
 
@@ -26,7 +26,31 @@ def _import(given: argparse.Namespace) -> None:
     result = importers.import_set(given.format, given.file, given.out, given.week)
     for line in result.lines():
         say(f"{given.file}: {line}")
-    print(f"{given.out}: {len(result.items)} items, version 1.0.0; set `evaluation.evalset` to use it")
+    print(f"{given.out}: {len(result.items)} items, version 1.0.0")
+    print(_next(given.out))
+
+
+def _next(folder: Path) -> str:
+    """What is still to be done before a trial asks the set, by what params.yaml names.
+
+    Raises:
+        SeatrialError: params.yaml does not parse.
+    """
+    name, settings = folder.name, []
+    if folder.resolve().parent != EVALSETS.resolve() or not PARAMS.is_file():
+        return "A trial asks the set that `evaluation.evalset` of params.yaml names, one of the folders below evalsets/"
+    from pipeline.gate.policy import read_policy
+
+    params = load_params()
+    if params.evaluation.evalset != name:
+        settings.append(f"evaluation.evalset: {name}")
+    rules = read_policy(params.gate, params.measured).rules
+    others = [r.id for r in rules if getattr(r, "evalset", None) not in (None, f"{name}-v1")]
+    if others:
+        settings.append(f"evalset: {name}-v1 in the rules {', '.join(others)} (a margin is chosen for a set)")
+    return (
+        "Next: " + (f"set in {PARAMS} {' and '.join(settings)}; then " if settings else "") + "seatrial check-evalsets"
+    )
 
 
 def _diff(given: argparse.Namespace) -> None:

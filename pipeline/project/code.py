@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from engine.artifact import sha256_file
+from pipeline.errors import SeatrialError
 from pipeline.files import write_json
+from pipeline.params import PARAMS, load_params
 from pipeline.provenance import digest_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,11 +137,30 @@ def _files(path: Path) -> list[Path]:
 
 
 def write_code(path: Path = CODE) -> None:
-    """Rewritten only when it differs, so that unchanged code changes nothing."""
+    """Rewritten only when it differs, so that unchanged code changes nothing.
+
+    Raises:
+        SeatrialError: params.yaml names a load profile of the project's own that cannot be used.
+    """
     now: dict[str, Any] = code_digests()
+    if (own := _own_profile()) is not None:
+        now |= {stage: digest_of([now[stage], own]) for stage in ("loadtest", "loadtest_foreign")}
     try:
         if json.loads(path.read_text(encoding="utf-8")) == now:
             return
     except (OSError, ValueError):
         pass
     write_json(path, now)
+
+
+def _own_profile() -> str | None:
+    """A digest of the traffic where params.yaml names a profile that lies in the project: the graph depends on none."""
+    load = load_params().load if PARAMS.is_file() else None
+    if load is None or not load.profile.endswith((".yaml", ".yml")):
+        return None
+    from loadtests.workload import ProfileError, load_profile, workload_digest
+
+    try:
+        return workload_digest(load_profile(load.profile), load.seed)
+    except ProfileError as e:
+        raise SeatrialError(str(e)) from e

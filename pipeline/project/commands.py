@@ -37,7 +37,13 @@ def init(
     now = datetime.now(UTC).strftime("%G-W%V")
     for path in write(folder, model, evalset, week or now):
         print(path)
-    print(f"\nNext: cd {folder}; seatrial doctor; seatrial check-evalsets; seatrial trial. README.md there says more.")
+    there = "" if folder.resolve() == Path.cwd() else f"cd {folder}; "
+    print(
+        f"\nNext: {there}seatrial doctor; seatrial trial, which measures your model with the few examples of "
+        f"evalsets/{evalset}.\nYour own questions take their place by\n\n"
+        f"    seatrial evalset import --format own FILE --out evalsets/{evalset} --week {week or now}\n\n"
+        "README.md there says what FILE holds, and more."
+    )
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False) -> None:

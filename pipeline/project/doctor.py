@@ -28,6 +28,7 @@ GIB = 1024**3
 LEAST_MEMORY, GOOD_MEMORY = 2 * GIB, 4 * GIB
 LEAST_DISK, GOOD_DISK = 2 * GIB, 6 * GIB
 PORT = 8000
+SETUP = "make setup, or pip install -r requirements.txt in a project of your own"
 NEEDED = ("torch", "transformers", "tokenizers", "polars", "scipy", "fastapi", "locust", "dvc", "great-expectations")
 
 
@@ -50,7 +51,7 @@ def python(found: tuple[int, ...] = tuple(sys.version_info[:3])) -> Finding:
 def packages() -> Finding:
     absent = [name for name in NEEDED if _version(name) is None]
     if absent:
-        return Finding("packages", "missing", f"no {', '.join(absent)}", "those of the lock file", "make setup")
+        return Finding("packages", "missing", f"no {', '.join(absent)}", "those of the lock file", SETUP)
     return Finding("packages", "ok", f"torch {_version('torch')}, transformers {_version('transformers')}")
 
 

@@ -20,6 +20,7 @@ from pipeline.errors import SeatrialError
 from pipeline.evaluation.items import is_week
 from pipeline.evaluation.versions import record
 from pipeline.files import atomic_write
+from pipeline.project import traffic
 
 TEMPLATE = "template"
 NAME = r"[a-z][a-z0-9_]*"
@@ -52,17 +53,23 @@ def init(folder: Path, source: str | None, evalset: str, week: str) -> list[Path
     if not is_week(week):
         raise SeatrialError(f"--week is {week!r}; expected an ISO week such as 2026-W49")
     model, sha256 = (DEFAULT_SOURCE, DEFAULT_SHA256) if source is None else (_source(source, folder), "null")
-    group, context = _suited(None if source is None else Path(source.removeprefix("path:")))
+    local = None if source is None else Path(source.removeprefix("path:"))
+    group, context = _suited(local)
+    short = None if local is None or not local.is_dir() else traffic.short_profile(local, context)
     values = {
         "MODEL_SOURCE": json.dumps(model),
         "MODEL_SHA256": sha256,
         "GROUP": str(group),
         "CONTEXT": str(context),
+        "PROFILE": traffic.USUAL if short is None else traffic.FILE,
+        "PROFILE_NAME": traffic.USUAL if short is None else traffic.SHORT,
         "EVALSET": evalset,
         "WEEK": week,
         "VERSION": version("seatrial"),
     }
     written = {folder / name: _filled(text, values) for name, text in _template(evalset)}
+    if short is not None:
+        written[folder / traffic.FILE] = short
     if there := [p for p in written if p.exists()]:
         raise SeatrialError(
             f"{there[0]} is there already{f' ({len(there)} files in all)' if len(there) > 1 else ''}; nothing was "

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import SeatrialError
-from pipeline.evaluation.items import Kind
+from pipeline.evaluation.items import Kind, Origin
 
 Row = dict[str, Any]
 
@@ -33,15 +33,21 @@ class Question:
     ask: str | None = None  # the only message of a chat
     choices: list[str] | None = None
     max_tokens: int = 0
+    scenario: str | None = None  # None: the set is one scenario
+    origin: Origin = "imported"
+    watches_for: str | None = None
 
 
 @dataclass(frozen=True)
 class Form:
-    """An entry of the registry: how a file becomes rows and a row a question."""
+    """An entry of the registry: how a file becomes rows and a row a question. ``names_scenarios``: rows may name one;
+    else the file is one scenario.
+    """
 
     what: str
     rows: Callable[[Path], Iterator[tuple[str, Row]]]
     question: Callable[[Row], Question]
+    names_scenarios: bool = False
 
 
 def jsonl_rows(path: Path) -> Iterator[tuple[str, Row]]:

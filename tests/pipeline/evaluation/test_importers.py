@@ -61,7 +61,7 @@ def test_squad_questions_of_a_paragraph_are_one_cluster(tmp_path: Path) -> None:
     path = tmp_path / "squad.json"
     path.write_text(json.dumps({"data": [{"paragraphs": [{"context": "A smith lived in Ulm.", "qas": asked}]}]}))
     result = import_set("squad", path, tmp_path / "reading", WEEK)
-    assert result.lines() == ["1 left out: has no answer in the passage"]
+    assert result.lines() == [f"1 left out: has no answer in the passage ({path}: data[0].paragraphs[0].qas[1])"]
     first, second = load_evalset(tmp_path / "reading").items
     assert first.reference == ["in Ulm", "Ulm"]
     assert first.source == second.source == "reading.0.0"
@@ -129,6 +129,7 @@ def test_rows_that_do_not_fit_are_counted_by_reason(tmp_path: Path) -> None:
     assert len(result.items) == 1
     assert sorted(result.left_out.values()) == [1, 1, 1, 1]
     assert "the right choice is number 2 of 2, counted from 0" in result.left_out
+    assert f"1 left out: has none of choices, endings, options ({path}:4)" in result.lines()
     assert any("two of `choices` are the same text" in why for why in result.left_out)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -13,19 +14,25 @@ from typing import Any
 
 import pytest
 import yaml
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from engine.artifact import verify
+from loadtests.traffic import prompt_of
+from loadtests.words import WORDS
+from loadtests.workload import load_profile
 from pipeline.errors import SeatrialError
+from pipeline.evaluation import sets
 from pipeline.evaluation.check import examine
 from pipeline.evaluation.items import load_evalset
-from pipeline.evaluation.versions import next_version, record
 from pipeline.fetch.run import fetch
 from pipeline.gate.__main__ import judge, write_verdict
 from pipeline.gate.policy import read_policy
 from pipeline.gate.verdict import verdict_exit_code
 from pipeline.params import load_params
-from pipeline.project.code import STAGES, code_digests, write_code
+from pipeline.project import init as project_init
+from pipeline.project.code import CODE, STAGES, code_digests, write_code
 from pipeline.project.init import DEFAULT_SHA256, DEFAULT_SOURCE, init
+from pipeline.project.traffic import short_profile
 from pipeline.quantize.run import quantise
 from pipeline.stage import Stage
 from tests.tiny import make_tiny_artifact
@@ -103,21 +110,103 @@ def test_a_config_that_is_none_is_told_before_anything_is_written(tmp_path: Path
     assert not (tmp_path / "mine").exists()
 
 
-def test_the_first_questions_of_ones_own_are_the_set_that_the_rules_name(tmp_path: Path) -> None:
-    """By the command of the project's README, which must not need params.yaml to be changed as well."""
+def _readme_command(what: str) -> list[str]:
+    """Arguments of a command of the project's README, for this week."""
+    line = next(x for x in Path("README.md").read_text().splitlines() if x.strip().startswith(f"seatrial {what}"))
+    return shlex.split(line.replace("$(date +%G-W%V)", "2026-W50"))[2:]
+
+
+def test_the_first_questions_of_ones_own_are_the_set_that_the_rules_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the examples and commands of the project's README, which must not need params.yaml to be changed as well."""
     init(tmp_path, None, "ours", "2026-W49")
-    folder = tmp_path / "evalsets/ours"
-    path = folder / "items/sums.jsonl"
-    path.write_text(path.read_text().replace("14 + 9", "15 + 8"))
-    command = next(line for line in (tmp_path / "README.md").read_text().splitlines() if "evalset record" in line)
-    size = re.search(r"--size (\w+)", command)
-    assert size is not None
-    version = next_version(load_evalset(folder).manifest.version, size[1])  # type: ignore[arg-type]
-    record(folder, version, "2026-W50", "Our own questions")
-    params = load_params(tmp_path / "params.yaml")
+    monkeypatch.chdir(tmp_path)
+    folder = Path("evalsets/ours")
+    lines = [x.strip() for x in Path("README.md").read_text().splitlines() if x.startswith('    {"question"')]
+    Path("questions.jsonl").write_text("\n".join(lines))
+    sets.main(_readme_command("evalset import"))
+    said = capsys.readouterr()
+    assert (said.out.splitlines()[-1], said.err) == ("Next: seatrial check-evalsets", "")  # no row was left out
+    evalset = load_evalset(folder)
+    assert {i.kind for i in evalset.items} == {"choice", "math", "extract", "instruct", "code"}
+    assert len(evalset.items) == len(lines)
+    params = load_params()
     rules = read_policy(params.gate, params.tiers).rules
     named = {rule.evalset for rule in rules if getattr(rule, "evalset", None)}  # type: ignore[union-attr]
-    assert named == {load_evalset(folder).identity.name} == {"ours-v1"}
+    assert named == {evalset.identity.name} == {"ours-v1"}
+    with (folder / "items/ours.jsonl").open("a") as file:
+        file.write(evalset.items[1].model_copy(update={"id": "ours-more", "reference": 24}).model_dump_json() + "\n")
+    sets.main(_readme_command("evalset record"))
+    assert load_evalset(folder).manifest.version == "1.1.0"
+    assert load_evalset(folder).identity.name == "ours-v1"
+
+
+@pytest.mark.parametrize(("context", "share"), [(8192, None), (512, "10%"), (320, "5%")])
+def test_a_load_test_fits_the_models_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, context: int, share: str | None
+) -> None:
+    """Bytes are this model's tokens, some six a word, so a profile that counts words asks for far more than it says."""
+    model = make_tiny_artifact(tmp_path / "model", max_position_embeddings=context)
+    monkeypatch.setattr(project_init, "CONTEXT", 8192)
+    init(tmp_path / "mine", str(model), "own", "2026-W49")
+    monkeypatch.chdir(tmp_path / "mine")
+    params = load_params()
+    client = next(r for r in read_policy(params.gate, params.tiers).rules if r.id == "load-client")
+    assert Path("load-short.yaml").exists() == (share is not None)
+    assert params.load.profile == ("ci" if share is None else "load-short.yaml")
+    profile = load_profile(params.load.profile)
+    assert profile.name in client.profiles  # type: ignore[union-attr]
+    assert {s.name for s in profile.stages} == {"short_burst", "long_context", "mixed_random"}  # what the limits name
+    if share is not None:
+        assert f"with prompts of {share} of its" in Path("load-short.yaml").read_text()
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    for spec in profile.stages:
+        prompts = [prompt_of(spec, params.load.seed, index) for index in range(150)]
+        texts = ["".join(f"<|im_start|>{role}\n{said}<|im_end|>\n" for role, said in p.messages) for p in prompts]
+        asked = [len(e.ids) for e in tokenizer.encode_batch([f"{x}<|im_start|>assistant\n" for x in texts])]
+        assert max(a + p.max_tokens for a, p in zip(asked, prompts, strict=True)) <= params.engine.max_model_len
+
+
+def test_a_context_that_no_load_test_fits_is_told_before_anything_is_written(tmp_path: Path) -> None:
+    model = make_tiny_artifact(tmp_path / "model", max_position_embeddings=100)
+    with pytest.raises(SeatrialError, match=r"a context of 100 tokens .* is too short for a load test"):
+        init(tmp_path / "mine", str(model), "own", "2026-W49")
+    assert not (tmp_path / "mine").exists()
+
+
+def test_a_usual_vocabulary_and_context_take_the_usual_profile(tmp_path: Path) -> None:
+    """Of words that are tokens, with the least context that the profile needs."""
+    model = make_tiny_artifact(tmp_path / "model")
+    vocab = {w: i for i, w in enumerate(sorted({w for word in WORDS for w in (word, word.capitalize())}))}
+    whole = Tokenizer(models.WordLevel(vocab | {"?": len(vocab)}, unk_token="?"))
+    whole.pre_tokenizer = pre_tokenizers.Whitespace()
+    whole.save(str(model / "tokenizer.json"))
+    assert short_profile(model, 1024) is None
+    short = short_profile(model, 512)
+    assert short is not None
+    assert "75% of its" in short or "50% of its" in short
+    (model / "tokenizer.json").unlink()
+    assert short_profile(model, 16) is None  # nothing to count with
+    (model / "tokenizer.json").write_text("{}")
+    with pytest.raises(SeatrialError, match=r"tokenizer\.json: .*; expected one that the library tokenizers reads"):
+        short_profile(model, 16)
+
+
+def test_an_edited_profile_of_ones_own_is_measured_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph depends on no file of the project's for its traffic, so the digest of the code covers it."""
+    init(tmp_path / "mine", str(make_tiny_artifact(tmp_path / "model")), "own", "2026-W49")
+    monkeypatch.chdir(tmp_path / "mine")
+    write_code()
+    before = json.loads(CODE.read_text())
+    path = Path("load-short.yaml")
+    path.write_text(path.read_text().replace("concurrency: 10", "concurrency: 12"))
+    write_code()
+    after = json.loads(CODE.read_text())
+    assert {k for k in after if after[k] != before[k]} == {"loadtest", "loadtest_foreign"}
+    path.write_text(path.read_text().replace("kind: ci", "kind: fast"))
+    with pytest.raises(SeatrialError, match=r"load-short\.yaml has 1 problem\(s\):\n  kind"):
+        write_code()
 
 
 def test_the_graph_is_one_that_dvc_reads(tmp_path: Path) -> None:
