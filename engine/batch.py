@@ -16,6 +16,8 @@ class BatchEntry:
     earlier positions are in the KV cache already. ``block_table[p // block_size]`` is the block of position ``p`` and
     covers every position up to the last of this step.
 
+    ``logits``: rows that are wanted; "all" for prompt log-probabilities: those from position ``rows_from`` on.
+
     A runner whose device draws takes from ``params`` and ``seed`` how the next token is drawn; to others they say
     nothing.
     """
@@ -24,6 +26,14 @@ class BatchEntry:
     token_ids: list[int]
     start: int
     block_table: list[int]
-    logits: Literal["none", "last", "all"]  # rows whose logits are wanted; "all" for prompt log-probabilities
+    logits: Literal["none", "last", "all"]
     params: SamplingParams | None = None  # None: not from these logits alone
     seed: int = 0
+    rows_from: int = 0
+
+    @property
+    def num_rows(self) -> int:
+        """Last rows whose logits are wanted."""
+        if self.logits == "all":
+            return len(self.token_ids) - max(0, self.rows_from - self.start)
+        return 1 if self.logits == "last" else 0

@@ -167,11 +167,18 @@ class BlockPool:
         self._tables.add(table)
         return True
 
-    def fork(self, table: BlockTable) -> BlockTable:
-        """A second table over the same blocks. Whoever writes to a shared block first must ``make_writable`` it."""
-        for block in table.blocks:
+    def fork(self, table: BlockTable, num_tokens: int) -> BlockTable:
+        """A second table over the blocks of the first ``num_tokens`` positions. Whoever writes to a shared block first
+        must ``make_writable`` it; a known block, whose content has to stay, is not shared in part."""
+        num_full = num_tokens // self.block_size
+        blocks = table.blocks[: self.blocks_for(num_tokens)]
+        if any(block in self._content for block in blocks[num_full:]):
+            raise BlockPoolError(
+                f"block {blocks[num_full]} is full and known, and {num_tokens} positions end within it"
+            )
+        for block in blocks:
             self._take(block)
-        copy = BlockTable(list(table.blocks), list(table.digests), table.num_published)
+        copy = BlockTable(blocks, table.digests[:num_full], min(table.num_published, num_full))
         if copy.blocks:
             self._tables.add(copy)
         return copy

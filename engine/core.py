@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
@@ -14,15 +13,16 @@ from typing import Any, Protocol, cast
 from engine.ahead import following
 from engine.batch import BatchEntry
 from engine.blocks import BlockPool, BlockPoolError
+from engine.branches import prompts_of
 from engine.config import EngineConfig
 from engine.grammar.compiler import GrammarCompiler, Matcher, MatchError
-from engine.ledger import SLICE_ROWS
 from engine.logits import DrawnRow, Rows
 from engine.plan import Plan, Scheduled
 from engine.protocol import AddRequest, Output, Refusal, StepRow
 from engine.request import DrawError, FinishReason, Request, RequestError, SamplingParams, TokenLogprob, TooLongError
 from engine.sampling import checked, is_plain, sample, token_logprobs
 from engine.scheduler import QueueFullError, Scheduler
+from engine.scoring.collect import collect_prompt_logprobs
 from engine.scoring.prompt_score import PromptScore, ScoringError, open_score
 from engine.scoring.references import ReferenceStore, StorageError
 
@@ -116,14 +116,15 @@ class EngineCore:
 
     def _drain_arrivals(self) -> Iterable[Output]:
         while self._arrivals:
-            ids, prompt, params, priority = self._arrivals.popleft()
+            arrival = self._arrivals.popleft()
             try:
-                self._start(ids, prompt, SamplingParams.from_wire(params), priority)
+                self._start(arrival, SamplingParams.from_wire(arrival.params))
             except (QueueFullError, RequestError) as e:
-                yield from _refusals(ids, e)
+                yield from _refusals(arrival.ids, e)
 
-    def _start(self, ids: list[str], prompt: list[int], params: SamplingParams, priority: int) -> None:
-        named = (*prompt, *params.logit_bias, *params.stop_token_ids)
+    def _start(self, arrival: AddRequest, params: SamplingParams) -> None:
+        ids, prompt, branches = arrival.ids, arrival.prompt, arrival.branches or []
+        named = (*prompt, *(t for rest in branches for t in rest), *params.logit_bias, *params.stop_token_ids)
         ids_outside = [t for t in named if not 0 <= t < self.runner.vocab_size]
         if ids_outside:
             raise RequestError(f"token id {ids_outside[0]} is outside the vocabulary of {self.runner.vocab_size}")
@@ -134,10 +135,13 @@ class EngineCore:
             raise RequestError(f"request id {(taken or ids)[0]} is in use")
         seed = params.seed if params.seed is not None else _derive(f"{self.config.seed}/{self._num_submitted}")
         self._num_submitted += 1
+        prompts = prompts_of(arrival, params)
         members = [
-            Request(i, prompt, params, seed if k == 0 else _derive(f"{seed}#{k}"), priority=priority)
+            Request(i, prompts[k], params, seed if k == 0 else _derive(f"{seed}#{k}"), priority=arrival.priority)
             for k, i in enumerate(ids)
         ]
+        if branches:
+            members[0].branch_at = len(prompt)
         members[0].forks = members[1:]
         for fork in members[1:]:
             fork.parent = members[0]
@@ -208,14 +212,16 @@ class EngineCore:
     def _entry(self, entry: Scheduled) -> BatchEntry:
         request = entry.request
         draws = entry.reaches_end and request.params.max_tokens > 0
+        scored = request.wants_prompt_logprobs and request.owed_row < entry.end
         return BatchEntry(
             request.id,
             request.tokens[entry.start : entry.end],
             entry.start,
             request.table.blocks,
-            "all" if request.wants_prompt_logprobs else "last" if draws else "none",
+            "all" if scored else "last" if draws else "none",
             request.params if request.matcher is None else None,
             request.seed,
+            request.owed_row if scored else 0,
         )
 
     def _update(self, plan: Plan, logits: list[Rows | None]) -> list[Output]:
@@ -225,17 +231,20 @@ class EngineCore:
         drawing: list[tuple[Request, Rows]] = []
         for entry, rows in zip(plan.entries, logits, strict=True):
             request = entry.request
+            branches = list(request.forks) if entry.end == request.branch_at else []
             if rows is None and not entry.reaches_end:
                 continue
             score = None
             try:
                 if request.wants_prompt_logprobs and rows is not None:
-                    self._collect_prompt_logprobs(entry, rows)
+                    collect_prompt_logprobs(request, rows, entry.end, self.scores.get(request.id))
                 if entry.reaches_end and request.id in self.scores:
                     score = self.scores[request.id].finish()
             except ScoringError as e:
                 outputs += [self._finish(m, "error", error=str(e)) for m in (*request.forks, request)]
                 continue
+            if rows is not None:
+                outputs += [o for b in branches for o in self._branch_off(request, b, rows, entry.end)]
             if not entry.reaches_end:
                 continue
             if request.num_output_tokens == 0 and request.first_token_s is None:
@@ -275,28 +284,22 @@ class EngineCore:
                 drawn[i] = token
         return drawn
 
-    def _collect_prompt_logprobs(self, entry: Scheduled, rows: Rows) -> None:
-        """Keeps what is asked of the logits of this chunk's prompt positions; the logits themselves go.
-
-        Raises:
-            ScoringError: logits that are not finite, or rows that cannot be stored or compared.
-        """
-        request = entry.request
-        first = len(request.prompt_logprobs)  # the row at this position predicts the next token still owed
-        last = min(entry.end, request.num_prompt_tokens - 1)
-        for start in range(first, last, SLICE_ROWS):
-            stop = min(last, start + SLICE_ROWS)
-            part = rows[start - entry.start : stop - entry.start]
-            found = token_logprobs(part, request.prompt[start + 1 : stop + 1], request.params.prompt_logprobs or 0)
-            broken = next((i for i, p in enumerate(found) if not math.isfinite(p.logprob)), None)
-            if broken is not None:
-                at = start + broken + 1
-                raise ScoringError(
-                    f"the model's logits at position {at} are not finite; the weights or their scales are damaged"
-                )
-            request.prompt_logprobs += found
-            if (score := self.scores.get(request.id)) is not None:
-                score.take(part)
+    def _branch_off(self, request: Request, branch: Request, rows: Rows, end: int) -> Iterable[Output]:
+        """Lets a prompt that begins as ``request``'s does go on behind ``end``, where they part, unless the row there,
+        the last of ``rows``, was all that was missing. Not an output if it goes on."""
+        branch.prompt_logprobs = request.prompt_logprobs[: end - branch.params.scored_from]
+        try:
+            collect_prompt_logprobs(branch, rows, end, None)
+        except ScoringError as e:
+            yield self._finish(branch, "error", error=str(e))
+            return
+        branch.admitted_s = request.admitted_s
+        if branch.num_due_tokens > end:
+            self.scheduler.start_fork(branch)
+            return
+        self.counts["prompt_tokens"] += branch.num_prompt_tokens
+        branch.num_cached_tokens = end
+        yield self._finish(branch, "length", prompt_logprobs=branch.prompt_logprobs)
 
     def _accept(self, request: Request, rows: Rows, token: int | DrawError, now: float) -> Output:
         """Appends a drawn token and ends the request if it is done; a fork that is not done starts to run."""

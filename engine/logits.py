@@ -7,6 +7,8 @@ from typing import Protocol
 
 from torch import Tensor, inference_mode
 
+from engine.ledger import SLICE_ROWS
+
 
 class Rows(Protocol):
     """A float32 tensor [rows, vocab], or what stands for one until its rows are looked at."""
@@ -15,24 +17,45 @@ class Rows(Protocol):
     def __getitem__(self, at: slice) -> Tensor: ...
 
 
-class LazyRows:
-    """Hidden states whose logits are computed when they are looked at.
+class LazyLogits:
+    """Hidden states of a step's scored rows, whose logits are computed when they are looked at.
 
     A chunk of a long prompt whose log-probabilities are wanted has as many rows as the step has tokens: in float32,
     512 of them take 100 MB at a vocabulary of 49,152. Nobody needs them at the same time, so that only those of one
-    slice ever exist. A row has the same bits in any slice.
+    tile ever exist. A tile is made of whoever's rows come next: for one row the head's weights are read as for many.
+    A row has the same bits in any tile.
     """
 
     def __init__(self, hidden: Tensor, head: Callable[[Tensor], Tensor]) -> None:
         """``hidden`` [rows, hidden], normed; ``head`` to float32 [rows, vocab]."""
-        self.hidden, self._head = hidden, head
+        self._hidden, self._head = hidden, head
+        self._tile: tuple[range, Tensor] | None = None  # which rows, and their logits
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        """float32 [rows, vocab]."""
+        if self._tile is None or not self._tile[0].start <= start <= stop <= self._tile[0].stop:
+            self._tile = None  # its memory first
+            covered = range(start, min(max(stop, start + SLICE_ROWS), len(self._hidden)))
+            with inference_mode():
+                logits = self._head(self._hidden[start : covered.stop].contiguous()).cpu()
+            self._tile = covered, logits
+        first = self._tile[0].start
+        return self._tile[1][start - first : stop - first]
+
+
+class LazyRows:
+    """Those of one request."""
+
+    def __init__(self, of: LazyLogits, rows: range) -> None:
+        self._of, self._rows = of, rows
 
     def __len__(self) -> int:
-        return int(self.hidden.shape[0])
+        return len(self._rows)
 
     def __getitem__(self, at: slice) -> Tensor:
-        with inference_mode():
-            return self._head(self.hidden[at].contiguous()).cpu()
+        part = self._rows[at]
+        found = self._of.rows(part.start, part.stop)
+        return found.clone() if len(part) == 1 else found  # one that is drawn from is kept, and must not keep a tile
 
 
 class OnHost:

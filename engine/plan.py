@@ -23,8 +23,8 @@ class Scheduled:
 
     @property
     def reaches_end(self) -> bool:
-        """Whether the last known token is in it, so that the next one can be drawn."""
-        return self.end == self.request.num_tokens
+        """Whether all that is due is computed with it, so that the next token can be drawn."""
+        return self.end == self.request.num_due_tokens
 
 
 @dataclass(eq=False)

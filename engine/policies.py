@@ -99,10 +99,10 @@ RESERVATIONS: dict[KvReservation, Callable[[BlockPool], Reservation]] = {"paged"
 
 
 class JoinRule(Protocol):
-    def next(self, waiting: Sequence[Request], num_running: int) -> Request | None:
+    def next(self, waiting: Sequence[Request], slots_taken: int) -> Request | None:
         """The first of the queue that may be admitted now, given a slot and blocks."""
 
-    def open_slots(self, num_running: int) -> int:
+    def open_slots(self, slots_taken: int) -> int:
         """Slots that requests in the queue are going to take without anybody ending before."""
 
     def ended(self, request: Request) -> None:
@@ -113,11 +113,11 @@ class Continuous:
     def __init__(self, max_num_seqs: int, pool: BlockPool, reservation: Reservation) -> None:
         self.max_num_seqs = max_num_seqs
 
-    def next(self, waiting: Sequence[Request], num_running: int) -> Request | None:
+    def next(self, waiting: Sequence[Request], slots_taken: int) -> Request | None:
         return waiting[0] if waiting else None
 
-    def open_slots(self, num_running: int) -> int:
-        return max(0, self.max_num_seqs - num_running)
+    def open_slots(self, slots_taken: int) -> int:
+        return max(0, self.max_num_seqs - slots_taken)
 
     def ended(self, request: Request) -> None:
         pass
@@ -131,10 +131,10 @@ class Static:
         self.max_num_seqs, self.pool, self.reservation = max_num_seqs, pool, reservation
         self.batch: set[Request] = set()
 
-    def next(self, waiting: Sequence[Request], num_running: int) -> Request | None:
+    def next(self, waiting: Sequence[Request], slots_taken: int) -> Request | None:
         if not self.batch:
             self._take(waiting)
-        if num_running >= min(self.max_num_seqs, len(self.batch)):
+        if slots_taken >= min(self.max_num_seqs, len(self.batch)):
             return None
         return next((r for r in waiting if r in self.batch), None)
 
@@ -148,8 +148,8 @@ class Static:
                 return
             self.batch |= {request, *request.forks}
 
-    def open_slots(self, num_running: int) -> int:
-        return (len(self.batch) or self.max_num_seqs) - num_running
+    def open_slots(self, slots_taken: int) -> int:
+        return (len(self.batch) or self.max_num_seqs) - slots_taken
 
     def ended(self, request: Request) -> None:
         self.batch.discard(request)

@@ -27,12 +27,13 @@ Refusal = Literal["queue_full", "too_long", "no_space", "invalid"]
 
 class AddRequest(NamedTuple):
     """``ids``: one for each sample of the prompt; ``params``: ``SamplingParams.to_wire()``; a lower ``priority`` runs
-    sooner."""
+    sooner. With ``branches`` each id has a prompt of its own, ``prompt`` and its entry there, which is only scored."""
 
     ids: list[str]
     prompt: list[int]
     params: dict[str, Any]
     priority: int = 0
+    branches: list[list[int]] | None = None
 
 
 class Output(NamedTuple):

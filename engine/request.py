@@ -50,7 +50,8 @@ class SamplingParams:
     """How tokens are drawn and when to stop. Text (stop strings) is the server's business.
 
     ``temperature`` 0 is greedy; ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 are off; ``logprobs`` is how many alternatives
-    to report beside each generated token (None: report nothing), ``prompt_logprobs`` the same for the prompt;
+    to report beside each generated token (None: report nothing), ``prompt_logprobs`` the same for the prompt's tokens
+    from number ``scored_from`` on (nothing predicts token 0);
     ``store`` and ``reference`` name where the prompt's whole distributions are kept, and those they are compared with;
     ``stop_token_ids`` end the request unless ``ignore_eos``, and not before ``min_tokens`` tokens. Penalties
     and biases are bounded so that no float32 logit overflows.
@@ -71,12 +72,14 @@ class SamplingParams:
     seed: int | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    scored_from: int = 1
     store: str | None = None
     reference: str | None = None
     grammar: tuple[str, str] | None = None  # kind and source, as in engine.grammar.sources
 
     def __post_init__(self) -> None:
-        scores = self.prompt_logprobs is not None and self.max_tokens == 0
+        scores = self.only_scores
+        stores = self.store is not None or self.reference is not None
         limits = [
             (self.max_tokens >= 0, "max_tokens", self.max_tokens, "0 or more"),
             (self.temperature >= 0, "temperature", self.temperature, "0 or more"),
@@ -85,6 +88,8 @@ class SamplingParams:
             (0 <= self.min_p <= 1, "min_p", self.min_p, "0 (off) to 1"),
             (0.01 <= self.repetition_penalty <= 100, "repetition_penalty", self.repetition_penalty, "0.01 to 100"),
             (0 <= self.min_tokens <= self.max_tokens, "min_tokens", self.min_tokens, f"0 to {self.max_tokens}"),
+            (self.scored_from >= 1, "scored_from", self.scored_from, "1 or more"),
+            (not stores or self.scored_from == 1, "scored_from", self.scored_from, "1 with store or reference"),
             (scores or self.store is None, "store", self.store, "null unless a prompt is scored without output"),
             (scores or self.reference is None, "reference", self.reference, "null unless it is scored without output"),
         ]
@@ -96,6 +101,11 @@ class SamplingParams:
                 if found:
                     words = f"{name} is {found} beside a grammar, which alone says where the output ends"
                     raise RequestError(words, name)
+
+    @property
+    def only_scores(self) -> bool:
+        """Whether all that is asked for are log-probabilities of the prompt."""
+        return self.max_tokens == 0 and self.prompt_logprobs is not None
 
     @property
     def modifies_logits(self) -> bool:
@@ -119,11 +129,12 @@ class SamplingParams:
 
 @dataclass(eq=False)
 class Request:
-    """One sequence. The scheduler's job is to let ``num_computed_tokens`` catch up with ``num_tokens``.
+    """One sequence. The scheduler's job is to let ``num_computed_tokens`` catch up with ``num_due_tokens``.
 
     ``forks`` are further samples of the same prompt (``n > 1``): they begin when the prompt has been computed once and
-    share its blocks; until then they name their ``parent``. ``seed`` is resolved: requests without one get one from the
-    engine. A lower ``priority`` runs sooner.
+    share its blocks; until then they name their ``parent``. With ``branch_at`` they are prompts of their own, of which
+    so many first tokens are this one's as well: they begin when these have been computed. ``seed`` is resolved:
+    requests without one get one from the engine. A lower ``priority`` runs sooner.
     """
 
     id: str
@@ -134,18 +145,20 @@ class Request:
     forks: list[Request] = field(default_factory=list)
     priority: int = 0
     parent: Request | None = None
+    branch_at: int | None = None
 
     tokens: list[int] = field(init=False)
     table: BlockTable = field(init=False, default_factory=BlockTable)
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0  # prompt tokens that the first admission found in the prefix cache
+    takes_slot: bool = True  # of the places for requests that run; see engine.scheduler
     high_water_tokens: int = 0  # the most that was ever computed: what lies below it is recomputed after a preemption
     num_preemptions: int = 0
     last_step: int = 0  # the scheduler's last step that computed something of it
     prefill_mark: int = 0  # prefill tokens that the scheduler had planned in all, up to and with that step
     finish_reason: FinishReason | None = None
     matcher: Matcher | None = None  # of a request with a grammar
-    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # entry i belongs to prompt token i + 1
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # entry i: of prompt token scored_from + i
     arrived_s: float = field(default_factory=time.monotonic)
     admitted_s: float | None = None
     first_token_s: float | None = None
@@ -155,6 +168,12 @@ class Request:
     def __post_init__(self) -> None:
         if not self.prompt:
             raise RequestError("the prompt has no token, expected at least one")
+        if self.params.scored_from > max(1, len(self.prompt) - 1):
+            raise RequestError(
+                f"scored_from is {self.params.scored_from} in a prompt of {len(self.prompt)} tokens; its last token is "
+                f"number {len(self.prompt) - 1}",
+                "scored_from",
+            )
         self.tokens = list(self.prompt)
 
     @property
@@ -170,8 +189,20 @@ class Request:
         return len(self.tokens) - len(self.prompt)
 
     @property
+    def num_due_tokens(self) -> int:
+        """Tokens to compute: all; the last of a prompt that is only scored predicts nothing that is asked for."""
+        return max(1, len(self.tokens) - 1) if self.params.only_scores else len(self.tokens)
+
+    @property
     def remaining_tokens(self) -> int:
-        return len(self.tokens) - self.num_computed_tokens
+        return self.num_due_tokens - self.num_computed_tokens
+
+    @property
+    def next_stop(self) -> int:
+        """How many tokens are computed when something becomes of it: its branches part, or all that is due is done."""
+        if self.branch_at is not None and self.forks and self.num_computed_tokens < self.branch_at:
+            return self.branch_at
+        return self.num_due_tokens
 
     @property
     def is_decoding(self) -> bool:
@@ -195,12 +226,17 @@ class Request:
 
     @property
     def wants_prompt_logprobs(self) -> bool:
-        return self.params.prompt_logprobs is not None and len(self.prompt_logprobs) < len(self.prompt) - 1
+        return self.params.prompt_logprobs is not None and self.owed_row < len(self.prompt) - 1
+
+    @property
+    def owed_row(self) -> int:
+        """The position whose logits are the next prompt log-probability."""
+        return self.params.scored_from - 1 + len(self.prompt_logprobs)
 
     @property
     def reusable_prefix_tokens(self) -> int:
         """The longest prefix whose rows need not be computed: at least one row is needed to draw a token, and every
         row whose logits are prompt log-probabilities still owed."""
         if self.wants_prompt_logprobs:
-            return len(self.prompt_logprobs)
-        return self.num_tokens - 1
+            return self.owed_row
+        return self.num_due_tokens - 1

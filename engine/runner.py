@@ -9,7 +9,6 @@ block tables                   belong to the scheduler's BlockPool; the runner b
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,17 +26,11 @@ from engine.isa import isa_features, reason_of, target_of, within
 from engine.kernels.draws import COLUMNS, can_draw, row_of
 from engine.kernels.interface import AttentionMeta, Kernels, StepInput, StepOutput, StepSizes
 from engine.kernels.registry import capability_of, select
-from engine.logits import DrawnRow, LazyRows, OnHost, Rows
+from engine.logits import DrawnRow, LazyLogits, LazyRows, OnHost, Rows
 from engine.models.registry import load_model, read_config
 from engine.models.weights import Weights
 
 log = logging.getLogger(__name__)
-
-WANTED: dict[str, Callable[[BatchEntry], int]] = {  # last rows of an entry whose hidden states are needed
-    "none": lambda entry: 0,
-    "last": lambda entry: 1,
-    "all": lambda entry: len(entry.token_ids),
-}
 
 
 class ModelRunner:
@@ -155,10 +148,13 @@ class ModelRunner:
 
     def _scored_rows(self, batch: list[BatchEntry], hidden: Tensor) -> list[Rows | None]:
         """Logits of the rows that are drawn from; those of the others, when somebody looks at them."""
-        parts = hidden.split([WANTED[entry.logits](entry) for entry in batch])
+        parts = hidden.split([entry.num_rows for entry in batch])
         last = [part for entry, part in zip(batch, parts, strict=True) if entry.logits == "last"]
         drawn = iter(self.model.logits(torch.cat(last)).cpu().split(1) if last else [])
+        scored = [part for entry, part in zip(batch, parts, strict=True) if entry.logits == "all"]
+        lazily = LazyLogits(torch.cat(scored), self._logits)
         rows: list[Rows | None] = []
+        at = 0
         for entry, part in zip(batch, parts, strict=True):
             match entry.logits:
                 case "none":
@@ -166,7 +162,8 @@ class ModelRunner:
                 case "last":
                     rows.append(next(drawn))
                 case "all":
-                    rows.append(LazyRows(part, self._logits))
+                    rows.append(LazyRows(lazily, range(at, at + len(part))))
+                    at += len(part)
         return rows
 
     def _logits(self, hidden: Tensor) -> Tensor:
@@ -225,7 +222,7 @@ class ModelRunner:
             tokens += entry.token_ids
             positions += range(entry.start, stop)
             slots += [entry.block_table[p // size] * size + p % size for p in range(entry.start, stop)]
-            wanted += range(len(tokens) - WANTED[entry.logits](entry), len(tokens))
+            wanted += range(len(tokens) - entry.num_rows, len(tokens))
             starts.append(len(tokens))
             lengths.append(stop)
         tables = np.zeros((len(batch), -(-max(lengths) // size)), np.int32)

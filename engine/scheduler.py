@@ -1,8 +1,8 @@
 """Who computes what in the next step.
 
-One rule: every request has ``num_tokens`` and ``num_computed_tokens``, and a step lets the second chase the first under
-a budget of ``max_num_batched_tokens``. A decode is a request with its last drawn token to go; prefill, chunked prefill,
-the way back after a preemption and what a prefix hit leaves over are the same rule with more to go.
+One rule: every request has ``num_due_tokens`` and ``num_computed_tokens``, and a step lets the second chase the first
+under a budget of ``max_num_batched_tokens``. A decode is a request with its last drawn token to go; prefill, chunked
+prefill, the way back after a preemption and what a prefix hit leaves over are the same rule with more to go.
 
     waiting --admit--> running --(token after token)--> removed        both lists are kept in order of (priority,
        ^                  |                                            arrival): a lower priority number runs sooner
@@ -10,6 +10,10 @@ the way back after a preemption and what a prefix hit leaves over are the same r
 
 Chunks. A request takes at most one chunk a step. A chunk ends at an absolute multiple of ``prefill_chunk_tokens`` or at
 the last token, never where the budget ran out: a chunk that does not fit waits, and so does all prefill behind it.
+
+Branches. Prompts that are only scored and begin alike come as one request: a chunk of it also ends where they part, and
+there each goes on by itself, on the same blocks. It takes no slot: what it has left is short, and while it waited for
+one it could keep no blocks, so that the beginning would be computed again for each of them.
 
 The decode gap. Between two tokens of a running request at most ``decode_gap_tokens`` tokens of prefill are computed,
 whatever arrives. The scheduler counts all prefill tokens it ever planned (``_prefill_clock``); a request remembers the
@@ -82,6 +86,10 @@ class Scheduler:
         self._no_room: _NoRoom | None = None
 
     @property
+    def slots_taken(self) -> int:
+        return sum(r.takes_slot for r in self.running)
+
+    @property
     def num_waiting(self) -> int:
         """Sequences that do not run: those in the queue, and samples whose prompt is being computed."""
         return sum(1 + len(r.forks) for r in self.waiting) + sum(len(r.forks) for r in self.running)
@@ -125,7 +133,7 @@ class Scheduler:
                 f"{self.config.max_queue} wait"
             )
         self.reservation.check(request)
-        waiting, open_slots = self.num_waiting, self.batching.open_slots(len(self.running))
+        waiting, open_slots = self.num_waiting, self.batching.open_slots(self.slots_taken)
         if waiting + request.width > self.config.max_queue + open_slots:
             raise QueueFullError(f"{waiting} requests wait, the queue holds {self.config.max_queue}")
         for member in (request, *request.forks):
@@ -146,20 +154,21 @@ class Scheduler:
         self.pool.release(request.table)
 
     def start_fork(self, fork: Request) -> None:
-        """Lets ``fork``, whose tokens are the parent's prompt and its own first draw, run beside its parent.
+        """Lets ``fork`` run beside its parent: a sample, whose tokens are the parent's prompt and its own first draw,
+        when that prompt has been computed; a branch when all that it shares with the parent has.
 
-        Called when the parent's prompt has been computed. Without a free slot the fork waits as a preempted request
-        does, without blocks.
+        Without a free slot a sample waits as a preempted request does, without blocks; a branch needs none.
         """
         parent = fork.parent
         if parent is None:
             raise ValueError(f"request {fork.id} has started already")
         parent.forks.remove(fork)
         fork.parent = None
-        fork.high_water_tokens = fork.num_prompt_tokens
-        if len(self.running) < self.config.max_num_seqs:
-            fork.table = self.pool.fork(parent.table)
-            fork.num_computed_tokens = fork.num_cached_tokens = fork.num_prompt_tokens
+        shared = fork.high_water_tokens = parent.num_computed_tokens
+        fork.takes_slot = parent.branch_at is None
+        if not fork.takes_slot or self.slots_taken < self.config.max_num_seqs:
+            fork.table = self.pool.fork(parent.table, shared)
+            fork.num_computed_tokens = fork.num_cached_tokens = shared
             fork.prefill_mark = self._prefill_clock
             fork.admitted_s = time.monotonic()
             bisect.insort(self.running, fork, key=_order)
@@ -207,7 +216,7 @@ class Scheduler:
 
     def _add_chunk(self, plan: Plan, request: Request) -> bool:
         chunk, start = self.config.prefill_chunk_tokens, request.num_computed_tokens
-        end = min(request.num_tokens, (start // chunk + 1) * chunk)
+        end = min(request.next_stop, (start // chunk + 1) * chunk)
         if end - start > min(plan.budget, plan.allowance):
             plan.chunk_waits = end - start
             return False
@@ -220,12 +229,12 @@ class Scheduler:
         Returns:
             False if a chunk did not fit.
         """
-        while (request := self.batching.next(self.waiting, len(self.running))) is not None:
+        while (request := self.batching.next(self.waiting, self.slots_taken)) is not None:
             if before is not None and request.priority >= before:
                 return True
             if request in plan.preempted:  # whoever gave way in this step does not come back in it
                 return True
-            if len(self.running) >= self.config.max_num_seqs and not self._make_way(plan, request):
+            if self.slots_taken >= self.config.max_num_seqs and not self._make_way(plan, request):
                 return True
             cached = self._find_room(request)
             if cached is None and self._make_way(plan, request):
@@ -263,11 +272,12 @@ class Scheduler:
         hits = set(self.reservation.hits(request))
         kept = {b for r in self.running if hits and r.priority <= request.priority for b in r.table.blocks}
         wanted = self.pool.blocks_for(self.reservation.tokens_at_start(request)) - len(hits & kept) + self._spare_blocks
-        available, victims = self.pool.num_available, list[Request]()
+        available, victims, slots = self.pool.num_available, list[Request](), self.slots_taken
         for victim in sorted((r for r in self.running if r.priority > request.priority), key=_cheapness):
             victims.append(victim)
             available += self.pool.num_exclusive(victim.table)
-            if available >= wanted and len(self.running) - len(victims) < self.config.max_num_seqs:
+            slots -= victim.takes_slot
+            if available >= wanted and slots < self.config.max_num_seqs:
                 for v in victims:
                     self._preempt(plan, v)
                 return True
@@ -324,6 +334,7 @@ class Scheduler:
             plan.budget += entry.num_tokens
         plan.preempted.append(victim)
         _take_out(self.running, victim)
+        victim.takes_slot = True  # from now on it is a request like others
         self.pool.release(victim.table)
         victim.num_computed_tokens = 0
         victim.num_preemptions += 1

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -128,10 +129,10 @@ class CompletionFormat:
         first = piece.choice not in self._begun
         self._begun.add(piece.choice)
         prompt = self.prompts[piece.choice // self.n]
-        echoed = prompt.text if self.echo else ""
+        echoed = prompt.text[prompt.offsets[prompt.first] :] if first and self.echo else ""
         choice = {
             "index": piece.choice,
-            "text": (echoed if first else "") + piece.text,
+            "text": echoed + piece.text,
             "logprobs": None,
             "finish_reason": piece.finish_reason,
         }
@@ -140,13 +141,13 @@ class CompletionFormat:
         if self.with_logprobs:
             tokens, found, offsets = list[int](), list[Any](), list[int]()
             if first and self.echo:
-                tokens += prompt.ids
-                found += [None, *(piece.prompt_logprobs or [])]
-                offsets += prompt.offsets
+                tokens += prompt.ids[prompt.first :]
+                found += [*([] if prompt.first else [None]), *(piece.prompt_logprobs or [])]
+                offsets += prompt.offsets[prompt.first :]
             if piece.token is not None:
                 tokens.append(piece.token)
                 found.append(piece.logprob)
-                offsets.append(len(echoed) + piece.text_offset)
+                offsets.append((len(prompt.text) if self.echo else 0) + piece.text_offset)
             if len(found) == len(tokens):  # a request that was aborted before its first token has none
                 choice["logprobs"] = logprobs.legacy(self.state.codec, tokens, found, offsets)
         return choice
@@ -166,7 +167,10 @@ def completion(state: ServerState, raw: bytes, received_s: float) -> Call:
     """
     body = parse(CompletionBody, raw)
     state.check_model(body.model)
-    prompts = [_prompt(state, p, body) for p in each_prompt(body.prompt)]
+    prompts = [
+        _echoed(_prompt(state, p, body), start)
+        for p, start in zip(each_prompt(body.prompt), body.echoed_from, strict=True)
+    ]
     top = body.logprobs
     return _call(
         state,
@@ -183,6 +187,23 @@ def _prompt(state: ServerState, prompt: str | list[int], body: CompletionBody) -
     if isinstance(prompt, str):
         return encoded(state, prompt, body.add_special_tokens, body.max_tokens)
     return _of_ids(state, prompt, body)
+
+
+def _echoed(prompt: Prompt, start: int) -> Prompt:
+    """From the token on that begins behind ``start`` characters; where none does, from the one that they end in.
+
+    Raises:
+        ApiError: 400 where the text ends there or before.
+    """
+    if not start:
+        return prompt
+    if start >= len(prompt.text):
+        message = f"prompt_logprobs_from is {start} in a prompt of {len(prompt.text)} characters; expected fewer"
+        raise ApiError(400, message, param="prompt_logprobs_from")
+    first = bisect.bisect_left(prompt.offsets, start)
+    if first == len(prompt.offsets) or prompt.offsets[first] > start:
+        first -= 1
+    return replace(prompt, first=first)
 
 
 def encoded(state: ServerState, text: str, add_special_tokens: bool, max_tokens: int) -> Prompt:

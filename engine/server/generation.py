@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from engine.branches import Group, grouped
 from engine.grammar.sources import GrammarError
 from engine.protocol import AddRequest, Output, Refusal
 from engine.request import FinishReason, SamplingParams, TokenLogprob
@@ -22,11 +23,18 @@ _STATUS: dict[Refusal | None, int] = {"no_space": 507}  # of a refusal; others: 
 
 @dataclass(frozen=True)
 class Prompt:
-    """Token ids, the text they stand for, and for each token the number of characters before it."""
+    """Token ids, the text they stand for, and for each token the number of characters before it. Log-probabilities are
+    asked for from token number ``first`` on."""
 
     ids: list[int]
     text: str
     offsets: list[int]
+    first: int = 0
+
+    @property
+    def scored_from(self) -> int:
+        """The first token with a log-probability: nothing predicts token 0."""
+        return max(1, self.first)
 
 
 @dataclass(frozen=True)
@@ -110,10 +118,7 @@ class Generation:
         }
         ids = list(choices)
         self.usage.prompt_tokens = sum(len(p.ids) for p in self.prompts)
-        requests = [
-            AddRequest(ids[k * self.n : (k + 1) * self.n], prompt.ids, self.params.to_wire(), self.priority)
-            for k, prompt in enumerate(self.prompts)
-        ]
+        requests = self._requests(ids)
         if self.params.grammar is not None:
             try:
                 await self.state.grammars.check(self.params.grammar, int(self.state.client.about["vocab_size"]))
@@ -150,6 +155,23 @@ class Generation:
             for choice in choices.values():
                 if not refused:
                     self._end(choice, "abort")
+
+    def _requests(self, ids: list[str]) -> list[AddRequest]:
+        """For the core, with the prompts in their order and their choices' ``ids``."""
+        prompts = self.prompts
+        paged = self.state.config.kv_reservation == "paged"  # others share no blocks
+        if paged and self.n == 1 and self.params.only_scores and not (self.params.store or self.params.reference):
+            groups = list(grouped([p.ids for p in prompts], [p.scored_from for p in prompts]))
+        else:
+            groups = [Group(range(k, k + 1), len(p.ids)) for k, p in enumerate(prompts)]
+        requests = []
+        for group in groups:
+            first, common = prompts[group.members.start], group.common
+            params = replace(self.params, scored_from=first.scored_from) if first.first else self.params
+            mine = ids[group.members.start * self.n : group.members.stop * self.n]
+            branches = [prompts[k].ids[common:] for k in group.members] if len(group.members) > 1 else None
+            requests.append(AddRequest(mine, first.ids[:common], params.to_wire(), self.priority, branches))
+        return requests
 
     def _check_length(self) -> None:
         """The core checks it again; here it saves the way there, and comes before the place in the queue.

@@ -19,6 +19,7 @@ MAX_STOPS = 32
 Stop = Annotated[str, Field(min_length=1, max_length=256)]
 TokenId = Annotated[int, Field(ge=0, lt=INT64)]
 Tokens = Annotated[list[TokenId], Field(min_length=1)]
+Offset = Annotated[int, Field(ge=0, lt=INT64)]
 Prompts = str | Tokens | Annotated[list[str], Field(min_length=1)] | Annotated[list[Tokens], Field(min_length=1)]
 
 
@@ -185,6 +186,9 @@ class CompletionBody(_Body):
     max_tokens: int = Field(16, ge=0, lt=INT64, description="0 only with echo: scores the prompt")
     logprobs: int | None = Field(None, ge=0, le=20)
     echo: bool = False
+    prompt_logprobs_from: Offset | list[Offset] | None = Field(
+        None, description="with echo and logprobs: characters of the prompt, or of each, that are left out of both"
+    )
     add_special_tokens: bool = True
 
     @property
@@ -197,6 +201,24 @@ class CompletionBody(_Body):
         if self.max_tokens == 0 and not self.echo:
             raise ValueError("max_tokens is 0 without echo, so there is nothing to answer; expected 1 or more")
         return self
+
+    @model_validator(mode="after")
+    def _offsets_need_echo(self) -> Self:
+        offsets, prompts = self.prompt_logprobs_from, each_prompt(self.prompt)
+        if offsets is not None and not (self.echo and self.logprobs is not None):
+            raise ValueError("prompt_logprobs_from says what is echoed with log-probabilities; set echo and logprobs")
+        if isinstance(offsets, list) and len(offsets) != len(prompts):
+            raise ValueError(
+                f"prompt_logprobs_from has {len(offsets)} offsets for {len(prompts)} prompts; "
+                "expected one for each, or one number for all"
+            )
+        return self
+
+    @property
+    def echoed_from(self) -> list[int]:
+        """Of each prompt the characters that are not echoed."""
+        found = self.prompt_logprobs_from or 0
+        return found if isinstance(found, list) else [found] * len(each_prompt(self.prompt))
 
 
 class TextPart(Strict):

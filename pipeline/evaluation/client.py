@@ -2,7 +2,8 @@
 
 ``messages`` go to /v1/chat/completions, where the server applies the chat template that came with the model; a raw
 ``prompt`` goes to /v1/completions as it is; the choices of an item go there in one request, each as prompt + choice
-with ``echo`` and ``logprobs``, and nothing is generated.
+with ``echo`` and ``logprobs``, and nothing is generated. A server that has ``prompt_logprobs_from`` is asked for the
+tokens of the choices alone: it need not score those of the prompt, and can compute them once for all choices.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from pipeline.targets.keys import NO_KEY, Key
 
 # How items become requests and replies become answers; part of a result's identity. A change here is a new version.
 POLICY = {
-    "version": "1",
+    "version": "2",
     "temperature": 0,
     "chat_template": "of the model, applied by the server",
     "bos": "of the server",
 }
 
+FROM = "prompt_logprobs_from"
 TIMEOUT_S = 600.0  # of one attempt: a queue of long prompts on a small machine takes minutes
 ATTEMPTS = 3  # at a connection that breaks or a server error
 BUSY_S = 300.0  # how long a full queue (429, 503) is waited for
@@ -72,12 +74,14 @@ class Reply:
         return asdict(self)
 
 
-def request_for(item: Item, model: str) -> Request:
-    """The one request that an item is asked by."""
+def request_for(item: Item, model: str, choices_alone: bool = False) -> Request:
+    """The one request that an item is asked by. ``choices_alone``: the server has ``prompt_logprobs_from``."""
     common: dict[str, Any] = {"model": model, "temperature": 0}
     if grader_of(item).scores_choices:
         full = [f"{item.prompt}{choice}" for choice in item.choices or []]
-        return Request("/v1/completions", {**common, "prompt": full, "max_tokens": 0, "echo": True, "logprobs": 1})
+        body = {**common, "prompt": full, "max_tokens": 0, "echo": True}
+        how = {"logprobs": 0, FROM: len(item.prompt or "")} if choices_alone else {"logprobs": 1}
+        return Request("/v1/completions", body | how)
     if item.messages is not None:
         messages = [m.model_dump() for m in item.messages]
         return Request("/v1/chat/completions", {**common, "messages": messages, "max_tokens": item.max_tokens})
@@ -194,8 +198,10 @@ def parse(item: Item, request: Request, payload: dict[str, Any]) -> Reply:
     usage = _need(payload, "usage", dict)
     prompt_tokens, output_tokens = (_need(usage, k, int) for k in ("prompt_tokens", "completion_tokens"))
     if grader_of(item).scores_choices:
-        logprobs = [continuation_logprobs(item.prompt or "", full, c)
-                    for full, c in zip(request.body["prompt"], choices, strict=True)]  # fmt: skip
+        logprobs = [
+            continuation_logprobs(item.prompt or "", full, c, whole=FROM not in request.body)
+            for full, c in zip(request.body["prompt"], choices, strict=True)
+        ]
         return Reply("", None, prompt_tokens, 0, logprobs, utc_now())
     first = choices[0]
     text = _need(first, "message", dict).get("content") if "messages" in request.body else _need(first, "text", str)
@@ -215,8 +221,9 @@ def _need(value: dict[str, Any], key: str, kind: type) -> Any:
     return value[key]
 
 
-def continuation_logprobs(prompt: str, full: str, choice: dict[str, Any]) -> list[float]:
-    """Log-probabilities of the tokens of ``full`` that begin at or after the end of ``prompt``.
+def continuation_logprobs(prompt: str, full: str, choice: dict[str, Any], whole: bool = True) -> list[float]:
+    """Log-probabilities of the tokens of ``full`` that begin at or after the end of ``prompt``. ``whole``: the echo is
+    to be that of the whole text; else from the first token on that has a character of the choice.
 
     Raises:
         ValueError: no echoed log-probabilities, an echo of something else, or a token that spans the end of the
@@ -224,18 +231,27 @@ def continuation_logprobs(prompt: str, full: str, choice: dict[str, Any]) -> lis
     """
     found = choice.get("logprobs")
     if not isinstance(found, dict):
-        raise ValueError(f"no log-probabilities for echo=true, logprobs=1: `logprobs` is {str(found)[:80]!r}; "
+        raise ValueError(f"no log-probabilities for echo=true: `logprobs` is {str(found)[:80]!r}; "
                          "choices can only be scored by a server that gives those of the prompt")  # fmt: skip
     tokens, values, offsets = (_need(found, k, list) for k in ("tokens", "token_logprobs", "text_offset"))
     if not len(tokens) == len(values) == len(offsets):
         raise ValueError(
             f"{len(tokens)} tokens, {len(values)} token_logprobs, {len(offsets)} text_offset; expected as many"
         )
-    text = _need(choice, "text", str)
-    if not text.endswith(full):
-        raise ValueError(f"the echo ends in {text[-60:]!r}, expected {full[-60:]!r}")
-    start = len(text) - len(full) + len(prompt)
-    if text == full and len(offsets) > 1 and tokens[0] and not full.startswith(tokens[0]) and offsets[1] > offsets[0]:
+    text, start = _need(choice, "text", str), len(prompt)
+    echoed = full if whole or not offsets else full[offsets[0] :]
+    if not text.endswith(echoed) or not (whole or text == echoed):
+        raise ValueError(f"the echo ends in {text[-60:]!r}, expected {echoed[-60:]!r}")
+    if whole:
+        start += len(text) - len(full)
+    if (
+        whole
+        and text == full
+        and len(offsets) > 1
+        and tokens[0]
+        and not full.startswith(tokens[0])
+        and offsets[1] > offsets[0]
+    ):
         start += offsets[1]  # a BOS that is counted in the offsets and left out of the text
     if start not in offsets:
         raise ValueError(f"no token begins where the choice {full[len(prompt):]!r} begins; the tokens there are "

@@ -89,8 +89,9 @@ async def _answer_all(
 ) -> list[Answered]:
     found: dict[str, Answered] = {}
     waiting: list[Item] = []
+    choices_alone = target.has("prompt_logprobs_from")
     for item in items:
-        known = cache.get(item, request_for(item, target.model_name))
+        known = cache.get(item, request_for(item, target.model_name, choices_alone))
         need = needed_by(item)
         if need is not None and (why := target.lacking(need)) is not None:
             found[item.id] = Answered(item, None, why, lacks=need)
@@ -111,7 +112,7 @@ async def _answer_all(
         async def worker() -> None:
             while queue:
                 item = queue.popleft()
-                request = request_for(item, target.model_name)
+                request = request_for(item, target.model_name, choices_alone)
                 try:
                     reply = await client.ask(item, request)
                 except Refused as e:

@@ -15,6 +15,7 @@ PREFIX = "not measurable here"
 
 TITLES = {
     "prompt_logprobs": "log-probabilities of the prompt's tokens (echo with logprobs)",
+    "prompt_logprobs_from": "log-probabilities of the end of a prompt alone (prompt_logprobs_from)",
     "stream_usage": "token counts at the end of a stream (stream_options.include_usage)",
     "running_usage": "token counts with every chunk of a stream (stream_options.continuous_usage_stats)",
     "token_ids": "prompts as token ids",
@@ -39,6 +40,7 @@ class Capabilities:
     """One finding a capability; ``source``: asked of the server at ``probed_at``, or promised by the bundled engine."""
 
     prompt_logprobs: Finding
+    prompt_logprobs_from: Finding
     stream_usage: Finding
     running_usage: Finding
     token_ids: Finding

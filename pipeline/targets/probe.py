@@ -51,8 +51,10 @@ class _Probe:
         alone, again, in_company = self._greedy()
         usage, running = self._stream_usage()
         least, beyond = self._lengths()
+        scored = self._prompt_logprobs()
         return Capabilities(
-            prompt_logprobs=self._prompt_logprobs(),
+            prompt_logprobs=scored,
+            prompt_logprobs_from=self._prompt_logprobs_from() if scored.state == "yes" else scored,
             stream_usage=usage,
             running_usage=running,
             token_ids=self._token_ids(),
@@ -85,6 +87,26 @@ class _Probe:
             if len(mine) < 2 or len(mine) != len(at) or not all(isinstance(v, int | float) for v in mine[1:]):
                 return Finding("no", f"{len(mine)} log-probabilities and {len(at)} offsets of {want!r}")
         return Finding("yes", f"{', '.join(str(len(v)) for v in values)} tokens of two echoed prompts scored")
+
+    def _prompt_logprobs_from(self) -> Finding:
+        """Of a server that scores whole prompts: it has this if it leaves out what it is told to."""
+        start = len("The sun is")
+        body = {"prompt": list(_CHOICES), "max_tokens": 0, "echo": True, "logprobs": 0, "temperature": 0}
+        try:
+            choices = self._post("/v1/completions", body | {"prompt_logprobs_from": start})["choices"]
+            found = sorted(choices, key=lambda c: int(c.get("index", 0)))
+            texts = [c["text"] for c in found]
+            values = [v for c in found for v in c["logprobs"]["token_logprobs"]]
+            first = [c["logprobs"]["text_offset"][0] for c in found]
+        except _Failed as e:
+            return Finding("no", str(e))
+        except (KeyError, LookupError, TypeError, ValueError, AttributeError) as e:
+            return Finding("no", f"the answer has not the form that was asked for ({type(e).__name__}: {e})")
+        if texts != [c[start:] for c in _CHOICES] or first != [start] * len(_CHOICES):
+            return Finding("no", f"echoes {str(texts)[:80]} from characters {first}, expected from {start} on")
+        if not all(isinstance(v, int | float) for v in values):
+            return Finding("no", f"log-probabilities are {str(values)[:80]}")
+        return Finding("yes", f"{len(values)} tokens behind a common beginning scored")
 
     def _stream_usage(self) -> tuple[Finding, Finding]:
         """(at the end, with every chunk); a server that refuses the second may still have the first."""

@@ -54,6 +54,10 @@ class Target:
         """Model, engine, quantisation."""
         return self.model, self.engine, self.quantisation
 
+    def has(self, capability: str) -> bool:
+        """Whether it is known to have the capability."""
+        return self.capabilities is not None and self.capabilities.lacking(capability) is None
+
     def lacking(self, capability: str) -> str | None:
         """Why a task that needs the capability is not measurable here; None where it is, or where nobody has asked."""
         return None if self.capabilities is None else self.capabilities.lacking(capability)

@@ -56,7 +56,7 @@ class FakeRunner:
             history.append(token)
         if entry.logits == "none":
             return None
-        first = entry.start if entry.logits == "all" else end - 1
+        first = max(entry.start, entry.rows_from) if entry.logits == "all" else end - 1
         rows = torch.stack([fake_logits(history[: p + 1], self.vocab_size) for p in range(first, end)])
         for p in range(first, end):
             if p in self.poison:

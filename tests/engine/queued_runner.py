@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar, overload
 
 import torch
@@ -90,8 +91,7 @@ class QueuedRunner(FakeRunner):
                 self._compute(self.queue.popleft())
 
     def _launch(self, batch: list[BatchEntry]) -> tuple[list[Rows | None], Launched | None]:
-        step = Step([BatchEntry(e.request_id, e.token_ids, e.start, list(e.block_table), e.logits, e.params, e.seed)
-                     for e in batch], self._last)  # fmt: skip
+        step = Step([replace(e, block_table=list(e.block_table)) for e in batch], self._last)
         self.queue.append(step)
         self._last = step
         self.launches += 1
@@ -128,7 +128,7 @@ class QueuedRunner(FakeRunner):
                 assert step.before is not None
                 drawn = step.before.drawn[-1 - ids[0]]
                 ids = [step.before.best[-1 - ids[0]][0] if drawn < 0 else drawn]
-            batch.append(BatchEntry(e.request_id, ids, e.start, e.block_table, e.logits))
+            batch.append(replace(e, token_ids=ids))
         for e, rows in zip(step.batch, FakeRunner.execute(self, batch), strict=True):
             if rows is None:
                 if any(other.logits == "all" for other in step.batch):

@@ -79,11 +79,16 @@ class PoolMachine(RuleBasedStateMachine):
             self.content[table.blocks[len(tokens) // SIZE - 1]] = tuple(tokens)
         self.pool.commit(table, tokens, len(tokens))
 
-    @rule(target=tables, table=tables)
-    def fork(self, table: BlockTable) -> BlockTable:
-        copy = self.pool.fork(table)
+    @rule(target=tables, table=tables, back=st.integers(0, SIZE - 1))
+    def fork(self, table: BlockTable, back: int) -> BlockTable:
+        """Of all tokens, or without the last ones as far as they fill no block."""
+        if not table.blocks:
+            return self.pool.fork(table, 0)
+        tokens = self.tokens[table]
+        shared = tokens[: max(len(tokens) - back, len(tokens) // SIZE * SIZE)]
+        copy = self.pool.fork(table, len(shared))
         if copy.blocks:
-            self.tokens[copy] = list(self.tokens[table])
+            self.tokens[copy] = shared
         return copy
 
     @rule(table=tables)

@@ -6,7 +6,8 @@ default model. What is compared are floats, for equality.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import random
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -136,6 +137,32 @@ def test_preemption_in_any_state(served: Served, caching: bool) -> None:
     assert len(run.preempted & served.truth.keys()) > len(served.jobs) // 2
     assert core.stats()["recomputed_tokens"] > 0
     assert not caching or core.stats()["prefix_hits_tokens"] > 0
+
+
+@pytest.mark.parametrize("caching", [False, True])
+def test_prompts_that_begin_alike(served: Served, caching: bool) -> None:
+    """Each alone, all its tokens scored; then as branches, from some token on, with neighbours, under a storm, and
+    again from what the cache has by then."""
+    draw = random.Random(12)
+    groups, truth = list[Job](), dict[str, Answer]()
+    for length, first in ((3, 2), (16, 16), (37, 30), (70, 1)):
+        common = draw.choices(range(VOCAB), k=length)
+        rests = tuple(tuple(draw.choices(range(VOCAB), k=n)) for n in (1, 2, 18, 5))
+        name = f"group{length}"
+        params = SamplingParams(0, prompt_logprobs=2)
+        apart = [Job(f"{name}-{k}", (*common, *rest), params) for k, rest in enumerate(rests)]
+        for (_, answer), k in zip(alone(served.runner, apart).items(), range(len(rests)), strict=True):
+            assert answer.prompt_logprobs is not None
+            truth[f"{name}.{k}"] = answer._replace(prompt_logprobs=answer.prompt_logprobs[first - 1 :])
+        groups.append(Job(name, tuple(common), replace(params, scored_from=first), branches=rests))
+    core = core_of(
+        served.runner, num_blocks=60, prefill_chunk_tokens=48, max_num_batched_tokens=64, prefix_caching=caching,
+        max_num_seqs=4,
+    )  # fmt: skip
+    for storm in (True, False):
+        run = serve(core, [*groups, *noise(4, VOCAB, 60)], order=13, stagger=True, storm=storm)
+        expect_same(run, truth)
+        assert not storm or run.preempted & truth.keys()
 
 
 def test_neighbours_that_are_aborted_half_way(served: Served) -> None:

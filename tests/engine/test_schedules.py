@@ -78,7 +78,7 @@ class Watched:
     def check_plan(self, plan: Plan) -> None:
         config, running = self.core.config, self.core.scheduler.running
         assert plan.num_tokens <= config.max_num_batched_tokens
-        assert len(running) <= config.max_num_seqs
+        assert sum(r.takes_slot for r in running) <= config.max_num_seqs
         assert len({e.request for e in plan.entries}) == len(plan.entries)
         if config.prefill == "separate":
             assert len({e.is_decode for e in plan.entries}) <= 1
@@ -86,7 +86,7 @@ class Watched:
         for entry in plan.entries:
             assert entry.request in running
             chunk = config.prefill_chunk_tokens
-            assert entry.end % chunk == 0 or entry.reaches_end
+            assert entry.end % chunk == 0 or entry.reaches_end or entry.end == entry.request.branch_at
             assert entry.start // chunk == (entry.end - 1) // chunk
         self.clock += plan.num_prefill_tokens
         self.check_batch(plan)

@@ -21,20 +21,22 @@ from engine.runner import ModelRunner
 
 @dataclass(frozen=True)
 class Job:
-    """One request: ``samples`` of a prompt."""
+    """One request: ``samples`` of a prompt, or prompts that begin with it and go on as ``branches``."""
 
     name: str
     prompt: tuple[int, ...]
     params: SamplingParams
     samples: int = 1
     priority: int = 0
+    branches: tuple[tuple[int, ...], ...] = ()
 
     @property
     def ids(self) -> list[str]:
-        return [f"{self.name}.{k}" for k in range(self.samples)]
+        return [f"{self.name}.{k}" for k in range(len(self.branches) or self.samples)]
 
     def request(self) -> AddRequest:
-        return AddRequest(self.ids, list(self.prompt), self.params.to_wire(), self.priority)
+        branches = [list(rest) for rest in self.branches] or None
+        return AddRequest(self.ids, list(self.prompt), self.params.to_wire(), self.priority, branches)
 
 
 class Answer(NamedTuple):

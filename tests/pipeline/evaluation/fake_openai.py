@@ -45,7 +45,9 @@ class Fake:
 
     def reply(self, body: dict[str, Any]) -> dict[str, Any]:
         if body.get("echo"):
-            choices = [self._echo(i, text) for i, text in enumerate(body["prompt"])]
+            choices = [
+                self._echo(i, text, body.get("prompt_logprobs_from", 0)) for i, text in enumerate(body["prompt"])
+            ]
             return self._with_usage(
                 {"choices": choices[::-1]}, prompt=7, output=0
             )  # the order is the index's, not ours
@@ -61,11 +63,14 @@ class Fake:
             payload["usage"] = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
         return payload
 
-    def _echo(self, index: int, text: str) -> dict[str, Any]:
+    def _echo(self, index: int, text: str, start: int) -> dict[str, Any]:
+        """Words are tokens; from the one on that begins at ``start``, or has it in the middle."""
         found = list(re.finditer(r"\s?\S+|\s+", text))
         values: list[float | None] = [-0.25 if "right" in m.group() else -1.0 for m in found]
         values[0] = None
         shift = 1 if self.fault == "shifted" else 0
+        kept = [i for i, m in enumerate(found) if m.end() > start]
+        found, values = [found[i] for i in kept], [values[i] for i in kept]
         logprobs: dict[str, Any] | None = {
             "tokens": [m.group() for m in found],
             "token_logprobs": values[:-1] if self.fault == "short_logprobs" else values,
@@ -74,7 +79,8 @@ class Fake:
         }
         if self.fault == "no_logprobs":
             logprobs = None
-        return {"index": index, "text": "?" if self.fault == "other_echo" else text, "logprobs": logprobs,
+        text = "?" if self.fault == "other_echo" else text[found[0].start() :]
+        return {"index": index, "text": text, "logprobs": logprobs,
                 "finish_reason": "length"}  # fmt: skip
 
 

@@ -23,10 +23,11 @@ from tests.pipeline.evaluation.fake_openai import Fake, serving
 from tests.pipeline.evaluation.make import chat_item, choice_item
 
 
-def ask(fake: Fake, item: Item, check_alive=lambda: None) -> Reply:  # type: ignore[no-untyped-def]
+def ask(fake: Fake, item: Item, check_alive=lambda: None, choices_alone=False) -> Reply:  # type: ignore[no-untyped-def]
     async def go() -> Reply:
         async with open_http(fake.base_url, 1) as http:
-            return await Client(fake.base_url, check_alive, http).ask(item, request_for(item, "m"))
+            request = request_for(item, "m", choices_alone)
+            return await Client(fake.base_url, check_alive, http).ask(item, request)
 
     return asyncio.run(go())
 
@@ -74,6 +75,32 @@ def test_choices_are_scored_on_their_own_tokens_in_the_order_of_the_index() -> N
     sent = fake.requests[0]
     assert (sent["echo"], sent["logprobs"], sent["max_tokens"], sent["temperature"]) == (True, 1, 0, 0)
     assert sent["prompt"][2] == "choice.one says the way is up there"
+
+
+def test_a_server_that_can_is_asked_for_the_choices_alone() -> None:
+    item = choice_item()
+    with serving(Fake()) as fake:
+        reply = ask(fake, item, choices_alone=True)
+        assert reply.choice_logprobs == ask(fake, item).choice_logprobs
+    sent = fake.requests[0]
+    assert (sent["echo"], sent["logprobs"], sent["max_tokens"]) == (True, 0, 0)
+    assert sent["prompt_logprobs_from"] == len(item.prompt or "")
+    assert sent["prompt"] == fake.requests[1]["prompt"]
+    assert "prompt_logprobs_from" not in fake.requests[1]
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("no_logprobs", "no log-probabilities for echo=true"),
+        ("short_logprobs", "2 tokens, 1 token_logprobs"),
+        ("shifted", "the echo ends in ' left here', expected 'left here'"),
+        ("other_echo", r"the echo ends in '\?', expected ' left here'"),
+    ],
+)
+def test_a_broken_form_of_the_choices_alone_is_named(fault: str, message: str) -> None:
+    with serving(Fake(fault=fault)) as fake, pytest.raises(ProtocolError, match=message):
+        ask(fake, choice_item(), choices_alone=True)
 
 
 def test_a_full_queue_is_waited_for_as_long_as_the_server_asks(no_pauses: list[float]) -> None:
@@ -175,6 +202,18 @@ def test_a_bos_that_is_only_in_the_offsets_is_counted() -> None:
 def test_a_token_across_the_edge_is_refused() -> None:
     with pytest.raises(ValueError, match="no token begins where the choice 'cd' begins"):
         continuation_logprobs("ab", "abcd", echo(["a", "bc", "d"], [None, -1, -2], [0, 1, 3], "abcd"))
+
+
+def test_of_an_echo_from_the_choice_on_nothing_may_be_missing() -> None:
+    assert continuation_logprobs("ab", "ab c", echo([" c"], [-2], [2], " c"), whole=False) == [-2.0]
+    with pytest.raises(ValueError, match=r"no token begins where the choice 'cd' begins.*\['bc', 'd'\]"):
+        continuation_logprobs("ab", "abcd", echo(["bc", "d"], [-1, -2], [1, 3], "bcd"), whole=False)
+    with pytest.raises(ValueError, match="no token begins where the choice 'cd' begins"):
+        continuation_logprobs("ab", "abcd", echo(["d"], [-2], [3], "d"), whole=False)
+    with pytest.raises(ValueError, match="the echo ends in 'abcd', expected 'cd'"):
+        continuation_logprobs("ab", "abcd", echo(["cd"], [-2], [2], "abcd"), whole=False)
+    with pytest.raises(ValueError, match="the echo ends in '', expected 'abcd'"):
+        continuation_logprobs("ab", "abcd", echo([], [], [], ""), whole=False)
 
 
 @pytest.mark.parametrize("bad", [None, float("nan"), float("-inf"), 0.5, "x"])

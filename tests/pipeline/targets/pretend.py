@@ -78,8 +78,11 @@ class Pretend:
             offsets = [sum(map(len, words[:k])) for k in range(len(words))]
             scored = {"tokens": words, "token_logprobs": [None, *[-1.0] * (len(words) - 1)], "text_offset": offsets}
             echoed = body.get("echo") and "prompt_logprobs" not in self.lacks
-            choices.append({"index": i, "text": prompt if echoed else "x", "logprobs": scored if echoed else None,
-                            "finish_reason": "length"})  # fmt: skip
+            start = 0 if "prompt_logprobs_from" in self.lacks else body.get("prompt_logprobs_from", 0)
+            skipped = sum(offset < start for offset in offsets)
+            scored = {name: values[skipped:] for name, values in scored.items()}
+            text, found = (prompt[start:], scored) if echoed else ("x", None)
+            choices.append({"index": i, "text": text, "logprobs": found, "finish_reason": "length"})
         return self._json(200, {"choices": choices, "usage": {"prompt_tokens": 5, "completion_tokens": 0}})
 
     def _said(self, body: dict[str, Any]) -> tuple[str, int, str]:

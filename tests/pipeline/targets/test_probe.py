@@ -44,7 +44,8 @@ def test_a_server_that_has_all() -> None:
 @pytest.mark.parametrize(
     ("lacks", "absent"),
     [
-        ("prompt_logprobs", {"prompt_logprobs"}),
+        ("prompt_logprobs", {"prompt_logprobs", "prompt_logprobs_from"}),
+        ("prompt_logprobs_from", {"prompt_logprobs_from"}),
         ("stream_usage running_usage", {"stream_usage", "running_usage"}),
         ("running_usage", {"running_usage"}),
         ("token_ids", {"token_ids"}),
