@@ -232,7 +232,30 @@ def test_logits_of_a_chunk_are_computed_when_they_are_looked_at(artifacts: dict[
     assert rows is not None
     assert last is not None
     assert (len(rows), asked) == (71, [1])
-    whole = rows[:]
-    assert torch.equal(torch.cat([rows[i : i + 9] for i in range(0, 71, 9)]), whole)
+    parts = torch.cat([rows[i : i + 9] for i in range(0, 71, 9)])
+    assert asked == [1, 32, 32, 17]  # rows 0, 27 and 54 were the first that were not there yet
+    assert torch.equal(rows[:], parts)
     assert torch.equal(rows[-1:], last[:])
-    assert asked == [1, 71, *[9] * 7, 8, 1]
+    assert asked == [1, 32, 32, 17, 71]
+
+
+def test_few_rows_of_several_requests_go_through_the_head_together(artifacts: dict[str, Path]) -> None:
+    runner = runner_of(artifacts["bf16"], "float32")
+    ids = sequences(8)
+    whole = [compute(runner, [BatchEntry("x", ids[k], 0, list(range(5)), "all")])[0] for k in (6, 7)]
+    asked: list[int] = []
+    head = runner.model.logits
+    runner.model.logits = lambda hidden: asked.append(len(hidden)) or head(hidden)  # type: ignore[method-assign]
+    found = runner.execute(
+        [
+            BatchEntry("a", ids[6], 0, list(range(5)), "all", rows_from=61),
+            BatchEntry("b", ids[7], 0, list(range(8, 13)), "none"),
+            BatchEntry("c", ids[7], 0, list(range(16, 21)), "all", rows_from=70),
+        ]
+    )
+    assert found[1] is None
+    for rows, truth, first in ((found[0], whole[0], 61), (found[2], whole[1], 70)):
+        assert rows is not None
+        assert truth is not None
+        assert torch.equal(rows[:], truth[first:])
+    assert asked == [4]
