@@ -287,7 +287,7 @@ def overview(figures: dict[str, TierFigures], palette: Palette) -> list[Figure]:
         panel(
             "Weights",
             lambda f: f.weights_bytes.value and f.weights_bytes.value / 1024**2,
-            lambda v: f"{v:,.0f} MiB",
+            lambda v: f"{say.number(v)} MiB",
             ",~r",
         ),
         panel(

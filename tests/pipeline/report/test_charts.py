@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,7 +16,7 @@ from pipeline.report import evidence, sections
 from pipeline.report.charts import percentiles, tradeoff, ttft_over_time
 from pipeline.report.figures import Figure, Palette
 from pipeline.report.inputs import read_run
-from pipeline.report.tiers import all_figures
+from pipeline.report.tiers import Value, all_figures
 from tests.pipeline.report import synthetic
 
 
@@ -49,6 +50,14 @@ def test_every_panel_is_drawn_and_is_well_formed(panels: list[Figure]) -> None:
         assert root.find("title") is not None
         assert (root.findtext("desc") or "").endswith(".")
         assert len(str(panel.svg)) < 60_000
+
+
+def test_weights_of_a_tiny_model_are_not_drawn_as_none(whole_run: tuple[Path, Params]) -> None:
+    found = all_figures(read_run(*whole_run))
+    tiny = replace(found["int8"], weights_bytes=Value(287 * 1024))
+    panel = sections.overview({"bf16": found["bf16"], "int8": tiny}, Palette(["bf16", "int8"]))[0]
+    assert "0.280 MiB" in str(panel.svg)
+    assert "269 MiB" in str(panel.svg)
 
 
 def test_colours_are_variables_so_that_dark_and_print_work(panels: list[Figure]) -> None:
