@@ -17,7 +17,7 @@ def markdown(value: dict[str, Any]) -> str:
         _side("base", value["base"]),
         _side("candidate", value["candidate"]),
         f"- {_differs(value['what_differs'])}",
-        f"- {value['minutes']:.1f} minutes, {len(value['rounds'])} rounds ({value['void_pairs']} pairs void), profile "
+        f"- {value['minutes']:.1f} minutes, {len(value['rounds'])} rounds ({_void(value)}), profile "
         f"{value['profile']}, seed {value['seed']}, margin {value['policy']['margin_percent']:g} %",
         "",
         "| stage | figure | base | candidate | times worse | interval | outcome |",
@@ -42,6 +42,13 @@ def markdown(value: dict[str, Any]) -> str:
         for side, problems in quality["seed_problems"].items():
             lines += [f"Seeds are not kept by the {side}: {'; '.join(problems)}."] if problems else []
     return "\n".join(lines) + "\n"
+
+
+def _void(value: dict[str, Any]) -> str:
+    shares = [r["stolen_share"] for r in value["rounds"]]
+    host = f"; the host took {min(shares):.1%} to {max(shares):.1%} of a round" if any(shares) else ""
+    reasons = sorted({r["void"] for r in value["rounds"] if r["void"]})
+    return f"{value['void_pairs']} pairs void{host}" + "".join(f"; {x}" for x in reasons[:1])
 
 
 def _cause(found: dict[str, Any] | None) -> list[str]:

@@ -19,6 +19,7 @@ from loadtests.quantiles import min_samples, nearest_rank
 from loadtests.workload import Profile
 from pipeline.ab.counts import StageWork, work_of
 from pipeline.ab.sides import Side
+from pipeline.ab.stolen import Stolen, why_void
 from pipeline.errors import SeatrialError
 from pipeline.load.engine_log import fresh, keep
 from pipeline.load.measure import measure
@@ -42,7 +43,7 @@ def base_first(pair: int) -> bool:
 class Round:
     """``figures``: by (stage, figure), latencies in ms (+inf: so many requests failed that the quantile is one of
     them), throughput in output tokens a second; None: too few samples. ``void``: why the round counts for nothing.
-    ``work``: by stage, what each request was counted to cost.
+    ``work``: by stage, what each request was counted to cost. ``stolen_share``: of the processors' time, by the host.
     """
 
     side: Which
@@ -54,6 +55,7 @@ class Round:
     failed: int
     void: str | None
     work: Mapping[str, StageWork] = field(default_factory=dict, repr=False)
+    stolen_share: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
         stages: dict[str, dict[str, Any]] = {}
@@ -61,7 +63,8 @@ class Round:
             stages.setdefault(stage, {})[figure] = value if value is None or math.isfinite(value) else "failed"
         return {
             "side": self.side, "pair": self.pair, "seed": self.seed, "wall_s": round(self.wall_s, 2),
-            "requests": self.requests, "failed": self.failed, "void": self.void, "stages": stages,
+            "requests": self.requests, "failed": self.failed, "void": self.void,
+            "stolen_share": round(self.stolen_share, 4), "stages": stages,
         }  # fmt: skip
 
 
@@ -96,7 +99,9 @@ def run_round(side: Side, which: Which, pair: int, profile: Profile, profile_nam
             target = opened.enter_context(side.open(logs[0], engine_logs))
         except SeatrialError as e:
             raise NeverUp(str(e)) from e
+        stolen = Stolen()
         load = measure(_Quiet("ab", out.name), target, profile_name, seed, out, logs[1])
+        share = stolen.share()
     keep(engine_logs, out)
     add_queue_times(out)
     client = load["client"]
@@ -110,7 +115,8 @@ def run_round(side: Side, which: Which, pair: int, profile: Profile, profile_nam
         figures=figures_of(records, load, [s.name for s in profile.stages]),
         requests=rows.height,
         failed=rows.filter(~rows["status"].is_in(["ok", "abandoned"])).height,
-        void=(client["void_reason"] or "the client was not healthy") if client["void"] else None,
+        void=(client["void_reason"] or "the client was not healthy") if client["void"] else why_void(share),
+        stolen_share=share,
         work={s.name: work_of(records, s.name) for s in profile.stages},
     )
 

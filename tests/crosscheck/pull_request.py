@@ -120,7 +120,7 @@ def git(root: Path, *arguments: str) -> str:
 
 
 def commit(root: Path, words: str) -> str:
-    git(root, "add", "--all")
+    git(root, "add", "--update")  # not what a trial leaves beside the code: dvc.lock is not kept
     git(root, "commit", "--quiet", "--message", words)
     return git(root, "rev-parse", "HEAD")
 

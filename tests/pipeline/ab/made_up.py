@@ -34,6 +34,7 @@ class Machine:
         self.now_s = 0.0
         self.rng = np.random.default_rng(3)
         self.void: set[int] = set()
+        self.stolen_share = 0.0
         self.failing: Which | None = None
         self.zero: tuple[str, str] | None = None
         self.counted: dict[tuple[Which, str], Work] = {}  # of each request, where it is not as all others
@@ -65,7 +66,8 @@ class Machine:
             figures[self.zero] = 0.0
         sent = REQUESTS + 3 * (which == "candidate")  # a round is so long, and one side is quicker
         work = {s: {(i, 0): self.counted.get((which, s), WORK) for i in range(sent)} for s in STAGES}
-        return Round(which, pair, seed, self.round_s, figures, 50, 0, "lag" if pair in self.void else None, work)
+        return Round(which, pair, seed, self.round_s, figures, 50, 0, "lag" if pair in self.void else None, work,
+                     self.stolen_share)  # fmt: skip
 
 
 def figure_of(value: dict[str, Any], stage: str, figure: str) -> dict[str, Any]:
