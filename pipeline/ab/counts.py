@@ -15,7 +15,6 @@ import polars as pl
 
 from pipeline.diagnosis.causes import Cause
 from pipeline.gate.statistics.shares import Outcome
-from pipeline.load.samples import measured
 from pipeline.params import AbParams
 
 Key = tuple[int, int]  # number of the arrival in its stage, turn of its session
@@ -89,12 +88,16 @@ class Counted:
 
 
 def work_of(records: pl.DataFrame, stage: str) -> dict[Key, Work]:
-    """The measured requests of a stage that were answered to their end, by number.
+    """The requests of a stage that were answered to their end, by number.
+
+    Those of the warm-up too: the quicker of two sides has sent in it what the slower one measures.
+    Not those sent before the first was answered: whether they find its beginning in the cache is a matter of moments.
 
     Args:
         records: ``records.parquet``; requests without a number (of another load client) are left out.
     """
-    rows = measured(records, stage).filter((pl.col("status") == "ok") & pl.col("arrival").is_not_null())
+    rows = records.filter((pl.col("stage") == stage) & (pl.col("status") == "ok") & pl.col("arrival").is_not_null())
+    rows = rows.filter(pl.col("sent_s") >= pl.col("end_s").min())
     columns = rows.select("arrival", pl.col("turn").fill_null(0), "prompt_tokens", "cached_tokens", "output_tokens")
     return {(arrival, turn): Work(*tokens) for arrival, turn, *tokens in columns.iter_rows()}
 

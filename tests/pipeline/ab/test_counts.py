@@ -117,13 +117,31 @@ def test_nothing_in_common_is_undecided() -> None:
     assert (found.outcome, found.why) == ("undecided", "no request was answered to its end on both sides")
 
 
-def test_only_measured_requests_that_were_answered_count() -> None:
+def test_answers_count_that_another_went_before() -> None:
     row: dict[str, Any] = dict.fromkeys(SCHEMA)
-    row |= {"stage": "s", "phase": "measured", "status": "ok", "due_s": 1.0, "arrival": 4, "turn": None}
+    row |= {"stage": "s", "phase": "measured", "status": "ok", "sent_s": 2.0, "end_s": 3.0, "arrival": 4, "turn": None}
     row |= {"prompt_tokens": 9, "cached_tokens": 0, "output_tokens": 2}
-    others = [{"arrival": 1, "phase": "warmup"}, {"arrival": 2, "status": "timeout"}, {"arrival": None}, {"stage": "t"}]
-    frame = pl.DataFrame([row, *(row | o for o in others), row | {"arrival": 5, "turn": 3}], schema=SCHEMA)
-    assert work_of(frame, "s") == {(4, 0): Work(9, 0, 2), (5, 3): Work(9, 0, 2)}
+    first = [{"arrival": 0, "sent_s": 0.1, "end_s": 1.5}, {"arrival": 1, "sent_s": 1.4, "end_s": 1.6}]
+    others = [{"arrival": 2, "status": "timeout"}, {"arrival": None}, {"stage": "t", "end_s": 0.1}]
+    more = [{"arrival": 5, "turn": 3}, {"arrival": 6, "phase": "warmup"}]
+    frame = pl.DataFrame([row, *(row | o for o in (*first, *others, *more))], schema=SCHEMA)
+    assert work_of(frame, "s") == dict.fromkeys([(4, 0), (5, 3), (6, 0)], Work(9, 0, 2))
+
+
+def test_a_side_that_is_much_slower_has_requests_in_common_with_the_other() -> None:
+    """Five seconds of answers one after the other, the first of them warm-up: by number one side is far ahead."""
+
+    def records(each_s: float) -> pl.DataFrame:
+        rows = []
+        for i in range(int(5 / each_s)):
+            row: dict[str, Any] = dict.fromkeys(SCHEMA)
+            row |= {"stage": "s", "phase": "warmup" if i * each_s < 1 else "measured", "status": "ok", "arrival": i}
+            row |= {"sent_s": i * each_s, "end_s": (i + 1) * each_s, "prompt_tokens": 9, "cached_tokens": 0}
+            rows.append(row | {"output_tokens": 2})
+        return pl.DataFrame(rows, schema=SCHEMA)
+
+    quick, slow = (work_of(records(s), "s") for s in (0.05, 0.5))
+    assert sorted(quick.keys() & slow.keys()) == [(i, 0) for i in range(1, 10)]
 
 
 def test_the_traffic_of_the_policy_shares_what_the_count_is_there_for() -> None:
