@@ -11,6 +11,7 @@ from pipeline.diagnosis.inputs import Run
 LOSS = 0.01  # of the items: fewer lost on balance is no loss
 OTHER_PROMPTS = 0.1  # of the items whose prompts have other lengths
 ENDLESS = 0.03  # more answers at their limit than before
+GOES_ON = 0.5  # of them begin with the answer that ended
 LONG_TIMES = 2.0  # the loss in long documents against that in the rest
 Items = dict[str, dict[str, Any]]
 
@@ -54,16 +55,25 @@ def _template(mine: Items, theirs: Items, both: list[str]) -> Cause | None:
 
 
 def _endless(mine: Items, theirs: Items, both: list[str]) -> Cause | None:
+    """Answers that used to end run to their limit, and say what they said until then: where most say something else, a
+    model that is lost never ends, and that is no fault of stop handling.
+    """
     generated = [k for k in both if mine[k]["kind"] != "choice"]
     now, then = (sum(x[k]["finish_reason"] == "length" for k in generated) for x in (mine, theirs))
     if not generated or (now - then) < ENDLESS * len(generated):
+        return None
+    grown = [k for k in generated if mine[k]["finish_reason"] == "length" != theirs[k]["finish_reason"]]
+    texts = [(a, b) for k in grown if (a := mine[k].get("answer")) and (b := theirs[k].get("answer"))]
+    if sum(a.startswith(b.strip()) for a, b in texts) < GOES_ON * len(texts):
         return None
     figure = f"{then} -> {now} of {len(generated)} answers end at their limit"
     return Cause("stop_handling", (now - then) / len(generated), figure)
 
 
 def _where(mine: Items, theirs: Items, both: list[str], throughout: str) -> list[Cause]:
-    """Whether the loss is in long documents, or throughout: then it is the fault of ``throughout``."""
+    """Whether the loss is in long documents, or throughout: then it is the fault of ``throughout``. An engine that
+    errs on short prompts too is at fault before any cut of the context is.
+    """
     losses: dict[str, list[float]] = defaultdict(list)
     for k in both:
         losses[mine[k]["kind"]].append(theirs[k]["score"] - mine[k]["score"])
@@ -73,5 +83,7 @@ def _where(mine: Items, theirs: Items, both: list[str], throughout: str) -> list
     elsewhere = sum(rest) / len(rest) if rest else 0.0
     long = means.get("long_context", 0.0)
     if long > 0 and long > LONG_TIMES * max(elsewhere, LOSS):
-        return [Cause("context", 1.0, f"points by kind: {told}")]
+        everywhere = throughout == "engine" and elsewhere >= LOSS
+        codes = ["engine", "context"] if everywhere else ["context"]
+        return [Cause(code, 1.0, f"points by kind: {told}") for code in codes]
     return [Cause(throughout, 1.0, f"points by kind: {told}")]

@@ -208,6 +208,7 @@ def _run(answers: list[Judged], name: str, side: Side) -> Run:
             "id": j.answered.item.id, "kind": j.answered.item.kind, "score": float(j.grade.correct),
             "finish_reason": j.answered.reply.finish_reason if j.answered.reply else None,
             "prompt_tokens": j.answered.reply.prompt_tokens if j.answered.reply else None,
+            "answer": j.answered.reply.text if j.answered.reply else None,
         }
         for j in answers
     ]  # fmt: skip

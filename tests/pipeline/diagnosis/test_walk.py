@@ -142,13 +142,38 @@ def test_what_makes_answers_worse_is_named(broken: Run, state: str, cause: str, 
     assert json.dumps(found.as_json())
 
 
-@pytest.mark.parametrize(("served", "cause"), [("a", "engine"), ("b", "tier")])
-def test_where_the_artifact_is_the_same_the_engine_is_at_fault(served: str, cause: str) -> None:
-    mine, theirs = (
-        replace(answered, load={"header": {"quantisation": {"name": "int8", "digest": digest}}})
-        for answered, digest in ((_answers(flips=(30, 2)), served), (_answers(), "a"))
-    )
+def _served(answered: Run, artifact: str = "a") -> Run:
+    return replace(answered, load={"header": {"quantisation": {"name": "int8", "digest": artifact}}})
+
+
+@pytest.mark.parametrize(("artifact", "cause"), [("a", "engine"), ("b", "tier")])
+def test_where_the_artifact_is_the_same_the_engine_is_at_fault(artifact: str, cause: str) -> None:
+    mine, theirs = _served(_answers(flips=(30, 2)), artifact), _served(_answers())
     assert walk(mine, theirs)[-1].causes[0].code == cause
+
+
+@pytest.mark.parametrize(
+    ("says", "cause"),
+    [("The ship sails at noon. The ship sails", "stop_handling"), ("ship ship ship ship ship", "engine")],
+)
+def test_answers_without_end_are_stop_handling_where_they_go_on_from_the_old_end(says: str, cause: str) -> None:
+    def spoil(row: dict[str, Any]) -> None:
+        _endless(row)
+        row["answer"] = says
+
+    def as_it_was(row: dict[str, Any]) -> None:
+        row["answer"] = "The ship sails at noon."
+
+    mine, theirs = _served(_answers(spoil, flips=(30, 2))), _served(_answers(as_it_was))
+    assert walk(mine, theirs)[-1].causes[0].code == cause
+
+
+@pytest.mark.parametrize(("flips", "causes"), [((0, 0), ["context"]), ((20, 0), ["engine", "context"])])
+def test_an_engine_that_errs_on_short_prompts_too_does_not_only_cut_the_context(
+    flips: tuple[int, int], causes: list[str]
+) -> None:
+    mine, theirs = _served(_answers(_forgets_long_documents, flips)), _served(_answers())
+    assert [c.code for c in walk(mine, theirs)[-1].causes] == causes
 
 
 def test_every_cause_has_words_and_a_knob() -> None:
