@@ -19,9 +19,11 @@ from engine.kernels.cuda.layout import Layout, fill, is_decode, pad
 from engine.kernels.cuda.transfers import Fetched, Pending, Transfers
 from engine.kernels.draws import NOT_DRAWN
 from engine.kernels.interface import Kernels, KvCache, Model, StepInput, StepOutput, StepSizes
+from engine.ledger import SLICE_ROWS
 
 log = logging.getLogger(__name__)
 NARROWEST_TOKENS, WIDENING = 1024, 4  # of the contexts that a class of graphs reaches
+FEWEST_ROWS = 16  # fewer take the same tiles
 UNREAD = 2  # steps whose results may be on their way at once
 
 
@@ -63,6 +65,15 @@ def width_classes(most_tokens: int, block_size: int) -> list[int]:
     return sorted({-(-min(t, most_tokens) // block_size) for t in tokens})
 
 
+def rehearsed_rows(most: int) -> list[int]:
+    """Rows of the steps that are tried before any is served, the most last: some in each class of tiles that kernels
+    may have for them, so that none is compiled while requests wait."""
+    found = [FEWEST_ROWS]
+    while found[-1] < most:
+        found.append(found[-1] * WIDENING)
+    return [*found[:-1], most]
+
+
 class DeviceReplay:
     """Implements engine.kernels.interface.Replay for steps whose tensors lie on the host. Owns the graphs' buffers.
 
@@ -89,9 +100,11 @@ class DeviceReplay:
         self._requests = batch_classes(sizes.requests)
         self._blocks = width_classes(sizes.context, self._block_size)
         self.graphs_reason = "switched off" if graphs is None else "available"
-        found = self.rehearse(sizes)
         rows = self._requests[-1]
-        self._last = found.best.new_zeros(rows, 3)  # of the last step with logits, for the one that follows it
+        # Of the last step with logits, for the one that follows it.
+        self._last = torch.zeros(rows, 3, dtype=torch.int32, device=self._device)
+        for count in rehearsed_rows(sizes.rows):
+            found = self.rehearse(count, sizes)
         if graphs is not None:
             hidden, logits = (t.new_empty(rows, t.shape[1]) for t in (found.hidden, found.logits))
             self._kept = Results(hidden, logits, self._last)  # of all graphs; one runs at a time
@@ -123,15 +136,15 @@ class DeviceReplay:
         """Nothing: the operations of a device have no clock of their own here."""
         return []
 
-    def rehearse(self, sizes: StepSizes) -> Results:
+    def rehearse(self, count: int, sizes: StepSizes) -> Results:
         """One eager step of so many rows in the scratch block: compiles the kernels, and takes the memory that such a
-        step takes, with logits for as many rows as there may be requests."""
-        longest = min(sizes.context, sizes.rows)
-        requests, wanted = -(-sizes.rows // longest), min(sizes.rows, sizes.requests)
-        layout = Layout(sizes.rows, requests, wanted, -(-longest // self._block_size))
+        step takes, with logits for as many rows as may be drawn from or scored at once, and tables for any context."""
+        longest = min(sizes.context, count)
+        requests, wanted = -(-count // longest), min(count, max(sizes.requests, SLICE_ROWS))
+        layout = Layout(count, requests, wanted, self._blocks[-1])
         step = layout.views(torch.zeros(layout.nbytes, dtype=torch.uint8))
-        rows = torch.arange(sizes.rows)
-        starts = torch.arange(requests + 1).mul(longest).clamp(max=sizes.rows)
+        rows = torch.arange(count)
+        starts = torch.arange(requests + 1).mul(longest).clamp(max=count)
         step.positions.copy_(rows % longest)
         step.slots.copy_(self._scratch * self._block_size + rows % self._block_size)
         step.wanted.copy_(rows[-wanted:])
@@ -141,7 +154,7 @@ class DeviceReplay:
         inputs = torch.empty(layout.nbytes, dtype=torch.uint8, device=self._device)
         self._transfers.send(layout.nbytes, lambda host: fill(layout.views(host), step), inputs)
         there = layout.views(inputs)
-        results = self._compute(there)
+        results = self._compute(self._followed(there))
         self._draw(results, there)
         return results
 

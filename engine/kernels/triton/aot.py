@@ -28,6 +28,7 @@ from triton.compiler import ASTSource, CompiledKernel
 from engine.kernels.draws import COLUMNS
 from engine.kernels.interface import AttentionMeta, Heads, PackedLinear, StepInput
 from engine.kernels.triton.backend import TritonKernels
+from engine.kernels.triton.jit.language import BY_STEP
 from engine.kernels.triton.launch import INTERPRETED, options
 from engine.kernels.triton.weights import TritonLinear, half_of
 
@@ -109,9 +110,9 @@ class Recorder:
                     aligned.append(i)
                 case float():
                     signature[name] = "fp32"
-                case int() if value != 1:
+                case int() if value != 1 or name in BY_STEP:
                     signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
-                    if value % 16 == 0:
+                    if value % 16 == 0 and name not in BY_STEP:
                         aligned.append(i)
                 case _:  # None, and 1, which Triton compiles in
                     own[name] = value

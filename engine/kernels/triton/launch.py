@@ -7,6 +7,7 @@ it, the number of rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,13 +32,19 @@ def run(kernel: Any, grid: Sequence[int], *arguments: Any, warps: int = 4, stage
         with np.errstate(all="ignore"):  # infinity and NaN are values here
             kernel[tuple(grid)](*arguments, **constants)
         return
-    backend = triton.runtime.driver.active.get_current_target().backend
-    kernel[tuple(grid)](*arguments, **constants, **options(backend, warps, stages))
+    kernel[tuple(grid)](*arguments, **constants, **options(_backend(), warps, stages))
 
 
+@cache  # the driver is asked once, not at every launch
+def _backend() -> str:
+    return str(triton.runtime.driver.active.get_current_target().backend)
+
+
+@cache
 def options(backend: str, warps: int, stages: int) -> dict[str, Any]:
     """What a kernel is compiled with on "cuda" or "hip". On AMD, matrix instructions come in two shapes whose steps
-    along the sum differ: one of them for all tiles; and shared memory is 64 KiB: no room for more than two stages.
+    along the sum differ: one of them for all tiles; and shared memory is 64 KiB: no room for more than two stages. The
+    answer is not to be changed.
     """
     own = {"enable_fp_fusion": False, "num_warps": warps, "num_stages": stages}
     return own | {"matrix_instr_nonkdim": 16, "num_stages": min(stages, 2)} if backend == "hip" else own

@@ -10,10 +10,9 @@ that a row does not see adds an exact 0.
 There is one shape of tile, because a row's sum of weights is added up across the threads that share the row.
 """
 
-import triton
 import triton.language as tl
 
-from engine.kernels.triton.jit.language import convert, device, dot, row_max, row_sum
+from engine.kernels.triton.jit.language import convert, device, dot, kernel, row_max, row_sum
 
 
 @device
@@ -109,7 +108,7 @@ def chunk_of(
     return highest, total, acc
 
 
-@triton.jit
+@kernel
 def attend(
     q, out, part_acc, part_highest, part_total, k_cache, v_cache, k_scales, v_scales,
     query_starts, context_lens, tables, requests, table_stride, tokens, heads, dim, scale, window,
@@ -159,7 +158,7 @@ def attend(
             tl.store(out + at[:, None] * dim + column[None, :], convert(acc, out.dtype.element_ty), mask=seen)
 
 
-@triton.jit
+@kernel
 def reduce(
     out, part_acc, part_highest, part_total, query_starts, context_lens, requests, tokens, heads, dim, window,
     GROUP: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, BLOCK_D: tl.constexpr,

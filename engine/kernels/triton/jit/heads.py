@@ -5,10 +5,9 @@ second time: it is in the first-level cache. After each step values are rounded 
 own (engine.kernels.composed).
 """
 
-import triton
 import triton.language as tl
 
-from engine.kernels.triton.jit.language import convert, device, narrow, quantise, quantise_e4m3, row_sum, widen
+from engine.kernels.triton.jit.language import convert, device, kernel, narrow, quantise, quantise_e4m3, row_sum, widen
 
 
 @device
@@ -40,7 +39,7 @@ def store_kv(
         tl.store(at, convert(x, cache.dtype.element_ty), mask=seen)
 
 
-@triton.jit
+@kernel
 def queries(
     qkv, q_out, k_cache, v_cache, k_scales, v_scales, cos, sin, positions, slots, q_norm, k_norm,
     rows, heads, kv_heads, dim, eps,
@@ -95,7 +94,7 @@ def queries(
             )  # fmt: skip
 
 
-@triton.jit
+@kernel
 def rope(x, out, cos, sin, rows, heads, dim, stride_row, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr):
     """cos, sin [rows, dim], as engine.kernels.interface.Kernels.rope has them."""
     row = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
@@ -118,7 +117,7 @@ def rope(x, out, cos, sin, rows, heads, dim, stride_row, BLOCK_T: tl.constexpr, 
     tl.store(out + to, narrow(turned, out.dtype.element_ty), mask=seen)
 
 
-@triton.jit
+@kernel
 def write_kv(
     k, v, k_cache, v_cache, k_scales, v_scales, slots, rows, kv_heads, dim, k_stride, v_stride,
     block_size, stride_block, stride_token, stride_head, scale_block, scale_token, scale_head,

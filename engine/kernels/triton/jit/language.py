@@ -14,12 +14,34 @@ import triton.language as tl
 INTERPRET = tl.constexpr(triton.knobs.runtime.interpret)
 
 
+# Arguments that change from step to step. Triton would compile a kernel anew for each of 1, multiples of 16 and other
+# numbers among them, seconds each, while requests wait; and none of them says anything of an address's alignment.
+BY_STEP = ("rows", "count", "requests", "tokens", "table_stride")
+kernel = triton.jit(do_not_specialize=BY_STEP)  # what the host launches
+
+
 def device(fn):
     """A function for kernels to call."""
     return fn if INTERPRET.value else triton.jit(fn)
 
 
+def count_with_one_number(interpreter):
+    """Lets kernels loop over a ``range`` of tensors in triton 3.6: there a scalar is an array of one element, which
+    NumPy has taken for a whole number up to 2.3 only. Triton 3.7 takes the element out, as is done here."""
+    patch = interpreter._patch_lang_tensor
+
+    def patched(tensor, scope):
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    interpreter._patch_lang_tensor = patched
+
+
 if INTERPRET.value:
+    if triton.__version__.startswith("3.6."):
+        from triton.runtime import interpreter
+
+        count_with_one_number(interpreter)
 
     def row_sum(x):
         """[R, C] -> [R]."""

@@ -8,10 +8,18 @@ kind of instruction is for the tests of engine.kernels.triton.aot to see.)
 """
 
 import torch
-import triton
 import triton.language as tl
 
-from engine.kernels.triton.jit.language import activate, decode_e4m3, device, dot, fused_multiply_add, narrow, widen
+from engine.kernels.triton.jit.language import (
+    activate,
+    decode_e4m3,
+    device,
+    dot,
+    fused_multiply_add,
+    kernel,
+    narrow,
+    widen,
+)
 
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
 
@@ -52,7 +60,25 @@ def finish(
         tl.store(out + row[None, :] * outs + out_at[:, None], narrow(acc, out.dtype.element_ty), mask=seen)
 
 
-@triton.jit
+@device
+def pair(x, w, out_at, row, rows, outs, inputs, start, DEPTH: tl.constexpr):
+    """Inputs start ... start + DEPTH - 1 of the weight [OUTS, DEPTH] and of x [DEPTH, ROWS]: 0 beyond the ends."""
+    at = start + tl.arange(0, DEPTH)
+    known = (at < inputs)[None, :]
+    mine = tl.load(w + out_at[:, None] * inputs + at[None, :], mask=(out_at < outs)[:, None] & known, other=0.0)
+    theirs = tl.load(x + row[:, None] * inputs + at[None, :], mask=(row < rows)[:, None] & known, other=0.0)
+    return mine, tl.trans(theirs)
+
+
+@device
+def rescaled(acc, x_scales, w_scales, out_at, row, rows, outs):
+    """float32 [OUTS, ROWS] from products of codes, with a scale each row of x and each output."""
+    of_row = tl.load(x_scales + row, mask=row < rows, other=0.0)
+    of_out = tl.load(w_scales + out_at, mask=out_at < outs, other=0.0)
+    return acc.to(tl.float32) * of_row[None, :] * of_out[:, None]
+
+
+@kernel
 def dense(
     x, w, bias, out, rows, outs, inputs, BIAS: tl.constexpr, GATED: tl.constexpr, GELU: tl.constexpr,
     OUTS: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
@@ -61,19 +87,12 @@ def dense(
     out_at, row = outs_of(outs, GATED, OUTS), rows_of(ROWS)
     acc = tl.full([OUTS, ROWS], 0.0, tl.float32)
     for start in range(0, inputs, DEPTH):
-        at = start + tl.arange(0, DEPTH)
-        known = at < inputs
-        mine = tl.load(
-            w + out_at[:, None] * inputs + at[None, :], mask=(out_at < outs)[:, None] & known[None, :], other=0.0
-        )
-        theirs = tl.load(
-            x + row[:, None] * inputs + at[None, :], mask=(row < rows)[:, None] & known[None, :], other=0.0
-        )
-        acc = dot(mine, tl.trans(theirs), acc)
+        mine, theirs = pair(x, w, out_at, row, rows, outs, inputs, start, DEPTH)
+        acc = dot(mine, theirs, acc)
     finish(acc, bias, out, rows, outs, out_at, row, x.dtype.element_ty, BIAS, GATED, GELU, OUTS, ROWS)
 
 
-@triton.jit
+@kernel
 def int8(
     x, x_scales, w, w_scales, bias, out, rows, outs, inputs, DTYPE: tl.constexpr, BIAS: tl.constexpr,
     GATED: tl.constexpr, GELU: tl.constexpr, OUTS: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
@@ -82,20 +101,13 @@ def int8(
     out_at, row = outs_of(outs, GATED, OUTS), rows_of(ROWS)
     acc = tl.full([OUTS, ROWS], 0, tl.int32)
     for start in range(0, inputs, DEPTH):
-        at = start + tl.arange(0, DEPTH)
-        known = at < inputs
-        mine = tl.load(
-            w + out_at[:, None] * inputs + at[None, :], mask=(out_at < outs)[:, None] & known[None, :], other=0
-        )
-        theirs = tl.load(x + row[:, None] * inputs + at[None, :], mask=(row < rows)[:, None] & known[None, :], other=0)
-        acc = dot(mine, tl.trans(theirs), acc)
-    of_row = tl.load(x_scales + row, mask=row < rows, other=0.0)
-    of_out = tl.load(w_scales + out_at, mask=out_at < outs, other=0.0)
-    scaled = acc.to(tl.float32) * of_row[None, :] * of_out[:, None]
-    finish(scaled, bias, out, rows, outs, out_at, row, DTYPE, BIAS, GATED, GELU, OUTS, ROWS)
+        mine, theirs = pair(x, w, out_at, row, rows, outs, inputs, start, DEPTH)
+        acc = dot(mine, theirs, acc)
+    acc = rescaled(acc, x_scales, w_scales, out_at, row, rows, outs)
+    finish(acc, bias, out, rows, outs, out_at, row, DTYPE, BIAS, GATED, GELU, OUTS, ROWS)
 
 
-@triton.jit
+@kernel
 def fp8(
     x, x_scales, w, w_scales, bias, out, rows, outs, inputs, DTYPE: tl.constexpr, BIAS: tl.constexpr,
     GATED: tl.constexpr, GELU: tl.constexpr, OUTS: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
@@ -110,24 +122,13 @@ def fp8(
         x = x.to(tl.pointer_type(tl.float8e4nv), bitcast=True)
     acc = tl.full([OUTS, ROWS], 0.0, tl.float32)
     for start in range(0, inputs, DEPTH):
-        at = start + tl.arange(0, DEPTH)
-        known = at < inputs
-        mine = tl.load(
-            w + out_at[:, None] * inputs + at[None, :], mask=(out_at < outs)[:, None] & known[None, :], other=0.0
-        )
-        theirs = tl.load(
-            x + row[:, None] * inputs + at[None, :], mask=(row < rows)[:, None] & known[None, :], other=0.0
-        )
+        mine, theirs = pair(x, w, out_at, row, rows, outs, inputs, start, DEPTH)
         if NATIVE:
-            acc = tl.dot(mine, tl.trans(theirs), acc, max_num_imprecise_acc=128)
+            acc = tl.dot(mine, theirs, acc, max_num_imprecise_acc=128)
         else:
-            acc = dot(decode_e4m3(mine, DTYPE, True), tl.trans(decode_e4m3(theirs, DTYPE, True)), acc)
-    of_row = tl.load(x_scales + row, mask=row < rows, other=0.0)
-    of_out = tl.load(w_scales + out_at, mask=out_at < outs, other=0.0)
-    finish(
-        acc * of_row[None, :] * of_out[:, None], bias, out, rows, outs, out_at, row,
-        DTYPE, BIAS, GATED, GELU, OUTS, ROWS,
-    )  # fmt: skip
+            acc = dot(decode_e4m3(mine, DTYPE, True), decode_e4m3(theirs, DTYPE, True), acc)
+    acc = rescaled(acc, x_scales, w_scales, out_at, row, rows, outs)
+    finish(acc, bias, out, rows, outs, out_at, row, DTYPE, BIAS, GATED, GELU, OUTS, ROWS)
 
 
 @device
@@ -152,7 +153,7 @@ def halves(
     return low, low_scale, low_x, high, high_scale, high_x
 
 
-@triton.jit
+@kernel
 def int4(
     x, codes, scales, zeros, bias, out, rows, outs, inputs, group,
     BIAS: tl.constexpr, GATED: tl.constexpr, GELU: tl.constexpr,
@@ -171,7 +172,7 @@ def int4(
     finish(acc, bias, out, rows, outs, out_at, row, dtype, BIAS, GATED, GELU, OUTS, ROWS)
 
 
-@triton.jit
+@kernel
 def int4a8(
     x, x_scales, codes, scales, zeros, bias, out, rows, outs, inputs, group,
     DTYPE: tl.constexpr, BIAS: tl.constexpr, GATED: tl.constexpr, GELU: tl.constexpr,

@@ -2,13 +2,21 @@
 width alone.
 """
 
-import triton
 import triton.language as tl
 
-from engine.kernels.triton.jit.language import activate, narrow, quantise, quantise_e4m3, row_max, row_sum, widen
+from engine.kernels.triton.jit.language import (
+    activate,
+    kernel,
+    narrow,
+    quantise,
+    quantise_e4m3,
+    row_max,
+    row_sum,
+    widen,
+)
 
 
-@triton.jit
+@kernel
 def rms_norm(
     x, residual, weight, out, total, rows, width, eps, ADD: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr
 ):
@@ -26,7 +34,7 @@ def rms_norm(
     tl.store(out + at, narrow(wide * tl.rsqrt(mean + eps)[:, None] * by[None, :], out.dtype.element_ty), mask=seen)
 
 
-@triton.jit
+@kernel
 def gated_mul(x, out, rows, width, GELU: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -38,7 +46,7 @@ def gated_mul(x, out, rows, width, GELU: tl.constexpr, BLOCK_T: tl.constexpr, BL
     tl.store(out + to, narrow(activate(gate, GELU) * up, out.dtype.element_ty), mask=seen)
 
 
-@triton.jit
+@kernel
 def quantise_rows(x, q, scales, rows, width, BLOCK_T: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     column = tl.arange(0, BLOCK)
@@ -55,7 +63,7 @@ def quantise_rows(x, q, scales, rows, width, BLOCK_T: tl.constexpr, BLOCK: tl.co
         tl.store(scales + row, scale, mask=row < rows)
 
 
-@triton.jit
+@kernel
 def best_of_part(logits, values, places, width, parts, BLOCK: tl.constexpr):
     """The first of the largest of BLOCK logits of a row; NaN is larger than all."""
     row, part = tl.program_id(0), tl.program_id(1)
@@ -70,7 +78,7 @@ def best_of_part(logits, values, places, width, parts, BLOCK: tl.constexpr):
     tl.store(places + row * parts + part + only, first)
 
 
-@triton.jit
+@kernel
 def best_of_parts(values, places, best_value, best_place, parts, BLOCK: tl.constexpr):
     row, part = tl.program_id(0), tl.arange(0, BLOCK)
     x = tl.load(values + row * parts + part, mask=part < parts, other=float("-inf"))[None, :]
@@ -84,7 +92,7 @@ def best_of_parts(values, places, best_value, best_place, parts, BLOCK: tl.const
     tl.store(best_place + row + only, first.to(tl.int64))
 
 
-@triton.jit
+@kernel
 def follow(tokens, best, out, count, BLOCK: tl.constexpr):
     """See engine.kernels.interface.Kernels.follow."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

@@ -9,10 +9,9 @@ first. What filters leave is all above a rank. ``limits`` finds it without a sor
 many tokens, or how much of the mass, lie above each, and goes on between two of them until one token is left there.
 """
 
-import triton
 import triton.language as tl
 
-from engine.kernels.triton.jit.language import device, fused_multiply_add, line_max, row_sum
+from engine.kernels.triton.jit.language import device, fused_multiply_add, kernel, line_max, row_sum
 
 NO_ID = tl.constexpr((1 << 24) - 1)  # a rank's last 24 bits are for the token
 MARGIN = tl.constexpr(1e-9)  # of a scaled logit plus noise; whatever can win is below 100, its error below 1e-13
@@ -121,7 +120,7 @@ def as_likely(top, temperature, least):
     return high * (NO_ID + 1) - 1
 
 
-@triton.jit
+@kernel
 def limits(logits, largest, draws, surely, perhaps, vocab, WAYS: tl.constexpr, BLOCK: tl.constexpr):
     """int64 [rows]: ranks above which tokens are kept; ``perhaps``: however the mass of a nucleus is rounded."""
     at = tl.program_id(0)
@@ -163,7 +162,7 @@ def gumbel(key, column):
     return -tl.log(-tl.log(uniform))
 
 
-@triton.jit
+@kernel
 def race_of_part(logits, largest, draws, perhaps, firsts, seconds, places, vocab, parts, BLOCK: tl.constexpr):
     """The largest of scaled logits plus noise of BLOCK tokens, the second, and the token of the first."""
     at, part = tl.program_id(0), tl.program_id(1)
@@ -183,7 +182,7 @@ def race_of_part(logits, largest, draws, perhaps, firsts, seconds, places, vocab
         tl.store(places + to, place)
 
 
-@triton.jit
+@kernel
 def race_of_parts(logits, largest, draws, surely, firsts, seconds, places, tokens, vocab, parts, BLOCK: tl.constexpr):
     """The winner, or -1 where the host must see."""
     at, part = tl.program_id(0), tl.arange(0, BLOCK)
