@@ -22,11 +22,11 @@ def main(argv: list[str] | None = None) -> int:
     """0: every demand was measured and met; 1: one was not; 3: nothing could be run."""
     parser = argparse.ArgumentParser(prog="engine.bench.gpu", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="JSON; written anew after each part")
-    parser.add_argument("--minutes", type=float, default=9.0, help="budget (default 9): no part begins after it")
+    parser.add_argument("--minutes", type=float, default=9.0, help="budget (default 9): what runs then is cut short")
     parser.add_argument(
         "--artifact", type=Path, help=f"the default model in bf16 (default {DEFAULT_ARTIFACT}, if there)"
     )
-    parser.add_argument("--resume", action="store_true", help="run only those parts that FILE does not have yet")
+    parser.add_argument("--resume", action="store_true", help="run only what FILE does not have the whole of yet")
     parser.add_argument("--only", help="parts, comma-separated (default: all)")
     parser.add_argument(
         "--toy",
@@ -69,8 +69,10 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.resume and arguments.out.is_file():
             run.found = json.loads(arguments.out.read_text(encoding="utf-8"))["parts"]
         write(run.found)  # before minutes are spent on what could not be kept
-        rest = [n for n in chosen if n not in run.found]
-        if not parts.run_all(run, rest, write, lambda text: print(text, file=sys.stderr, flush=True)):
+        rest = parts.left_of(chosen, run.found)
+        with run.ended_in_time():
+            usable = parts.run_all(run, rest, write, lambda text: print(text, file=sys.stderr, flush=True))
+        if not usable:
             return _again(arguments, run.left_s / 60, chosen)
     except (BenchError, UnavailableError) as e:
         print(f"error: {e}", file=sys.stderr)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import math
+import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -17,10 +21,11 @@ from engine.bench.gpu.session import Session, vocab_of
 
 GREEDY_TOKENS, TOY_GREEDY_TOKENS = 48, 4
 HEADROOM = 1.6  # of the weights' bytes, that must be free for a model and what it works with
+ENDED = {"done", "failed", "skipped"}  # statuses that another run would not better
 
 
-class OutOfTime(Exception):
-    """The budget is spent: what the part has so far counts."""
+class OutOfTime(BaseException):
+    """The budget is spent: what the part has so far counts. No error that a library may take for one of its own."""
 
 
 class Skip(Exception):
@@ -36,6 +41,7 @@ class Run:
     now: Callable[[], float] = time.monotonic
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
     ceilings: Ceilings | None = None
+    in_a_part: bool = False
 
     @property
     def left_s(self) -> float:
@@ -44,6 +50,26 @@ class Run:
     def check(self) -> None:
         if self.left_s <= 0:
             raise OutOfTime
+
+    @contextmanager
+    def ended_in_time(self) -> Iterator[None]:
+        """In this block a part that is still at work when the budget is spent gets OutOfTime, wherever it is: one
+        product or compilation may take long. For the main thread."""
+
+        def spent(number: int, frame: object) -> None:
+            if self.in_a_part:
+                raise OutOfTime
+
+        before = signal.signal(signal.SIGUSR1, spent)
+        timer = threading.Timer(max(0.0, self.left_s), _thread.interrupt_main, [signal.SIGUSR1])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
+            signal.signal(signal.SIGUSR1, before)
 
     def limits(self) -> Ceilings:
         if self.ceilings is None:
@@ -165,18 +191,27 @@ PARTS: dict[str, Part] = {
 }
 
 
+def left_of(chosen: list[str], found: dict[str, dict[str, Any]]) -> list[str]:
+    """Those that an earlier run did not come to the end of."""
+    return [name for name in chosen if name not in found or found[name]["status"] not in ENDED]
+
+
 def run_all(run: Run, chosen: list[str], write: Callable[[dict[str, Any]], None], say: Callable[[str], None]) -> bool:
     """Each part by itself; ``write`` after each, and within one whenever it has more. False: a part has left the device
     unusable for this process, and the parts behind it are still to be run."""
     for name in chosen:
         began = run.now()
         entry: dict[str, Any] = {"status": "begun", "result": None}
-        run.found[name] = entry
         try:
             run.check()
-            for result in PARTS[name](run):
-                entry["result"] = finite(result)
-                write(run.found)
+            run.in_a_part = True
+            try:
+                for result in PARTS[name](run):
+                    entry["result"] = finite(result)
+                    run.found[name] = entry
+                    write(run.found)
+            finally:
+                run.in_a_part = False
             entry["status"] = "done"
         except OutOfTime:
             entry["status"] = "cut short" if entry["result"] is not None else "out of time"
@@ -189,6 +224,8 @@ def run_all(run: Run, chosen: list[str], write: Callable[[dict[str, Any]], None]
                 "where": traceback.format_exc()[-2000:],
             }
         entry["seconds"] = round(run.now() - began, 3)
+        if entry["status"] != "out of time" or name not in run.found:  # an earlier run may have begun it
+            run.found[name] = entry
         run.session.free()
         say(
             f"{name}: {entry['status']} after {entry['seconds']:.1f} s"

@@ -4,7 +4,9 @@ stand in for Triton's, which have tests of their own."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import signal
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +127,50 @@ def test_a_part_is_cut_short_with_what_it_has(monkeypatch: pytest.MonkeyPatch) -
     assert work.found["ceilings"]["status"] == "cut short"
     assert work.found["ceilings"]["result"] == {"n": 1}
     assert len(written) == 3
+
+
+def test_what_was_cut_short_is_run_again_and_kept_until_there_is_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def numbered(n: int) -> Callable[[Run], Iterator[dict[str, Any]]]:
+        def part(run: Run) -> Iterator[dict[str, Any]]:
+            yield {"n": n}
+            if n == 1:
+                raise parts.OutOfTime
+
+        return part
+
+    monkeypatch.setitem(PARTS, "kernels 1B", numbered(1))
+    monkeypatch.setitem(PARTS, "kernels 135M", numbered(0))
+    run(tmp_path, "--only", "kernels 135M,kernels 1B")
+    monkeypatch.setitem(PARTS, "kernels 1B", numbered(2))
+    monkeypatch.setitem(PARTS, "kernels 135M", numbered(3))
+    for minutes, second, third in (("0", ("cut short", 1), "out of time"), ("60", ("done", 2), "done")):
+        _, found = run(tmp_path, "--only", "kernels 135M,kernels 1B,ceilings", "--resume", "--minutes", minutes)
+        has = found["parts"]
+        assert (has["kernels 135M"]["status"], has["kernels 135M"]["result"]) == ("done", {"n": 0})
+        assert (has["kernels 1B"]["status"], has["kernels 1B"]["result"]) == (second[0], {"n": second[1]})
+        assert has["ceilings"]["status"] == third
+
+
+def test_a_part_that_gives_nothing_is_ended_with_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(run: Run) -> Iterator[dict[str, Any]]:
+        yield {"n": 0}
+        while True:
+            try:
+                time.sleep(0.001)
+            except Exception:  # as a library might have it
+                continue
+
+    monkeypatch.setitem(PARTS, "ceilings", endless)
+    before = signal.getsignal(signal.SIGUSR1)
+    own = Session(Device(torch.device("cpu"), "a CPU", None, None), toy=True)
+    work = Run(own, ends_at=0.05, now=lambda: 0.0)  # whose clock stands still: nothing but the end of the time ends it
+    with work.ended_in_time():
+        parts.run_all(work, ["ceilings"], lambda found: None, lambda text: None)
+        signal.raise_signal(signal.SIGUSR1)  # outside of a part nothing happens
+    assert (work.found["ceilings"]["status"], work.found["ceilings"]["result"]) == ("cut short", {"n": 0})
+    assert signal.getsignal(signal.SIGUSR1) is before
 
 
 def test_a_model_that_does_not_fit_is_skipped() -> None:
