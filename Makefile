@@ -1,7 +1,8 @@
 # Two commands matter: `make trial` and `make test`. Both set up the virtual environment first and are quick when it is done.
 PYTHON ?= python3
 VENV   ?= .venv
-TORCH  ?= cpu
+# Which build of torch: what `engine` in params.yaml computes on, unless the command line says otherwise.
+TORCH  ?= $(shell grep -Eqs '^[^\#]*(device|backend): *"?cuda' params.yaml && echo cuda || echo cpu)
 TIER   ?= int8
 PORT   ?= 8000
 BIN    := $(VENV)/bin
@@ -37,6 +38,8 @@ setup: $(STAMP)
 $(STAMP): requirements/lock-$(TORCH).txt pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else "found Python %d.%d, expected 3.11 or newer: run make PYTHON=python3.11" % v)'
 	$(PYTHON) -m venv $(VENV)
+	@if [ $(TORCH) = cuda ] && $(BIN)/python -c 'import importlib.metadata as m; exit("+cpu" not in m.version("torch"))' 2>/dev/null; then \
+	  $(BIN)/python -m pip uninstall --quiet --yes torch; fi  # of the same version, so that the next line would leave it
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/lock-$(TORCH).txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@

@@ -10,6 +10,8 @@ import hashlib
 import json
 import os
 import platform
+import shutil
+import subprocess
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
@@ -171,21 +173,39 @@ def _cpu_info() -> tuple[str, list[str]]:
     return name, [f for f in interesting if f in flags]
 
 
+def _accelerators(driver: Path = Path("/proc/driver/nvidia/gpus")) -> list[str]:
+    """Names of NVIDIA's devices, from the files of its driver; some containers show the devices and not the files."""
+    by_file = [
+        line.partition(":")[2].strip()
+        for p in sorted(driver.glob("*/information"))
+        for line in p.read_text().splitlines()
+        if line.startswith("Model:")
+    ]
+    return by_file or list(_asked_of_nvidia_smi())
+
+
+@cache
+def _asked_of_nvidia_smi() -> tuple[str, ...]:
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return ()
+    command = [tool, "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return tuple(line.strip() for line in done.stdout.splitlines() if line.strip()) if not done.returncode else ()
+
+
 def this_machine() -> Machine:
     """The machine's class: stable from run to run, so that it can be a dependency of measuring stages."""
     cpu, isa = _cpu_info()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    gpus = [
-        line.partition(":")[2].strip()
-        for p in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
-        for line in p.read_text().splitlines()
-        if line.startswith("Model:")
-    ]
     return Machine(
         cpu=cpu,
         cores=cores,
         memory_gib=round(psutil.virtual_memory().total / 1024**3),
         isa=isa,
-        accelerators=gpus,
+        accelerators=_accelerators(),
         os=f"{platform.system()} {platform.machine()}",
     )

@@ -20,6 +20,8 @@ from engine.config import EngineConfig
 from pipeline.errors import SeatrialError
 from pipeline.processes import tail
 
+START_TIMEOUTS_S = {"cpu": 180.0, "cuda": 900.0}  # by backend; on a GPU the first boot compiles every kernel
+
 
 class ServerEnded(SeatrialError):
     """The server's process has ended by itself."""
@@ -65,7 +67,7 @@ def bundled_server(
     log: Path,
     *,
     model: str | None = None,
-    start_timeout_s: float = 180,
+    start_timeout_s: float | None = None,
     options: Sequence[str] = (),
     root: Path | None = None,
     python: Path | str = sys.executable,
@@ -74,6 +76,7 @@ def bundled_server(
 
     Args:
         config: settings; a plain mapping for an engine of another revision, whose settings are its own.
+        start_timeout_s: None: as START_TIMEOUTS_S has it.
         options: further options of ``python -m engine.server``.
         root: the source tree whose ``engine`` is started, by ``python``; default: this one, by this interpreter.
 
@@ -82,6 +85,7 @@ def bundled_server(
     """
     model = model or artifact.name
     log.parent.mkdir(parents=True, exist_ok=True)
+    timeout_s = start_timeout_of(config) if start_timeout_s is None else start_timeout_s
     settings = config.model_dump_json() if isinstance(config, EngineConfig) else json.dumps(config)
     command = [
         str(python), "-m", "engine.server", "--artifact", str(artifact.absolute()), "--host", "127.0.0.1",
@@ -92,9 +96,15 @@ def bundled_server(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, text=True, cwd=root
         )
     try:
-        yield Server(process, f"http://127.0.0.1:{_wait_ready(process, model, log, start_timeout_s)}", model, log)
+        yield Server(process, f"http://127.0.0.1:{_wait_ready(process, model, log, timeout_s)}", model, log)
     finally:
         _end(process)
+
+
+def start_timeout_of(config: EngineConfig | dict[str, Any]) -> float:
+    """Seconds in which an engine with these settings must be ready."""
+    given = config.model_dump() if isinstance(config, EngineConfig) else config
+    return START_TIMEOUTS_S.get(str(given.get("backend", given.get("device"))), START_TIMEOUTS_S["cpu"])
 
 
 def _wait_ready(process: subprocess.Popen[str], model: str, log: Path, timeout_s: float) -> int:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import psutil
+import yaml
 
 from pipeline.provenance import this_machine
 
@@ -166,14 +167,26 @@ def ports(port: int = PORT) -> Finding:
 
 
 def gpu() -> Finding:
-    cards, torch = this_machine().accelerators, _version("torch") or ""
+    cards, torch, wanted = this_machine().accelerators, _version("torch") or "", _wants_a_gpu()
     if not cards:
+        if wanted:
+            do = "look what nvidia-smi says, or take engine.device out of params.yaml"
+            return Finding("GPU", "missing", "none, but engine.device is cuda", "a device that the driver shows", do)
         return Finding("GPU", "ok", "none: everything runs on the CPU")
     if "+cpu" in torch:
-        return Finding(
-            "GPU", "slow", f"{', '.join(cards)}, but torch {torch}", "torch's CUDA build", "make setup TORCH=cuda"
-        )
+        found = f"{', '.join(cards)}, but torch {torch}"
+        status: Status = "missing" if wanted else "slow"
+        return Finding("GPU", status, found, "torch's CUDA build", "make setup TORCH=cuda")
     return Finding("GPU", "ok", f"{', '.join(cards)}, torch {torch}")
+
+
+def _wants_a_gpu(path: Path = Path("params.yaml")) -> bool:
+    """What is wrong with the file is for others to say."""
+    try:
+        engine = yaml.safe_load(path.read_text(encoding="utf-8"))["engine"]
+        return "cuda" in (engine.get("device"), engine.get("backend"))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError):
+        return False
 
 
 def programs() -> Finding:

@@ -44,7 +44,7 @@ def memory_rows(run: RunData, figures: dict[str, TierFigures]) -> list[MemoryRow
         }
         measured = {
             key: pick(tier.server, "info", "memory", key, reason=tier.why("server"))
-            for key in ("weights_bytes", "kv_pool_bytes")
+            for key in ("weights_bytes", "kv_pool_bytes", "device_reserved_bytes")
         }
         measured["rss_start"] = pick(tier.server, "info", "memory", "rss_bytes", reason=tier.why("server"))
         measured["rss_end"] = pick(tier.server, "info_after", "memory", "rss_bytes", reason=tier.why("server"))
@@ -71,7 +71,8 @@ def _occupancy(tier: TierData) -> Value:
 
 
 def memory_bars(rows: list[MemoryRow]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Rows for the stacked bars: the plan's parts; the measured parts and what else the processes hold."""
+    """Rows for the stacked bars: the plan's parts; the measured parts and what else the processes hold, or where a GPU
+    computes, what they hold of its memory."""
     out: list[dict[str, Any]] = []
     labels: list[str] = []
 
@@ -95,7 +96,9 @@ def memory_bars(rows: list[MemoryRow]) -> tuple[list[dict[str, Any]], list[str]]
                 ("KV pool", plan["kv_pool_bytes"].value),
             ],
         )
-        weights, pool, peak = (have[k].value for k in ("weights_bytes", "kv_pool_bytes", "rss_peak"))
+        weights, pool = have["weights_bytes"].value, have["kv_pool_bytes"].value
+        device = have["device_reserved_bytes"].value  # where there is one, weights and pool lie there
+        peak = have["rss_peak"].value if device is None else device
         # Pages of the pool that no request has touched are allocated but not resident: the rest can be below zero.
         rest = peak - weights - pool if None not in (weights, pool, peak) and peak and weights and pool else None
         add(f"{row.tier}, measured", [("weights", weights), ("KV pool", pool), ("rest", rest)])

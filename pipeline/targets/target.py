@@ -63,6 +63,13 @@ class Target:
         return None if self.capabilities is None else self.capabilities.lacking(capability)
 
 
+def decisive(derived: dict[str, Any]) -> dict[str, Any]:
+    """Of what an engine derived, DECISIVE, and which kind of device computes: another one adds up in another order."""
+    device = derived.get("device") or {}
+    found = {k: derived[k] for k in DECISIVE if k in derived}
+    return found | ({"device": device["name"]} if "name" in device else {})
+
+
 @contextmanager
 def bundled(artifact: Path, config: EngineConfig, log: Path, options: Sequence[str] = ()) -> Iterator[Target]:
     """Checks the artifact's bytes, boots the bundled server on it with further ``options``, and ends it.
@@ -84,11 +91,7 @@ def bundled(artifact: Path, config: EngineConfig, log: Path, options: Sequence[s
             quantisation=quantisation_identity(manifest),
             engine_requested=config.model_dump(mode="json"),
             engine_derived=derived,
-            cache_identity={
-                "artifact": manifest.digest,
-                "engine": engine.digest,
-                **{k: derived[k] for k in DECISIVE if k in derived},
-            },
+            cache_identity={"artifact": manifest.digest, "engine": engine.digest, **decisive(derived)},
             check_alive=server.check,
             health_url=f"{server.base_url}/health",
             pid=server.process.pid,

@@ -17,6 +17,7 @@ from engine.artifact import (
     write_manifest,
 )
 from engine.config import EngineConfig
+from pipeline import provenance
 from pipeline.provenance import (
     Header,
     differing,
@@ -88,6 +89,26 @@ def test_a_changed_or_missing_file_is_found(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ArtifactError, match=r"has no seatrial\.json"):
         read_manifest(tmp_path / "empty")
+
+
+def test_accelerators_are_named_by_the_driver_or_by_its_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may show the devices and not the driver's files; no device has to be there at all."""
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    monkeypatch.setenv("PATH", str(tool.parent))
+    asked = []
+    for script in (None, "#!/bin/sh\necho no driver\nexit 9\n", "#!/bin/sh\necho NVIDIA H200\necho NVIDIA H200\n"):
+        if script is not None:
+            tool.write_text(script)
+            tool.chmod(0o755)
+        provenance._asked_of_nvidia_smi.cache_clear()
+        asked.append(provenance._accelerators(tmp_path / "none"))
+    provenance._asked_of_nvidia_smi.cache_clear()
+    assert asked == [[], [], ["NVIDIA H200", "NVIDIA H200"]]
+    for number, name in enumerate(("NVIDIA A100-SXM4-80GB", "NVIDIA L4")):
+        (tmp_path / "driver" / f"0000:0{number}:00.0").mkdir(parents=True)
+        (tmp_path / "driver" / f"0000:0{number}:00.0" / "information").write_text(f"Model: \t {name}\nIRQ: 1\n")
+    assert provenance._accelerators(tmp_path / "driver") == ["NVIDIA A100-SXM4-80GB", "NVIDIA L4"]
 
 
 def test_what_differs_is_said() -> None:

@@ -112,12 +112,26 @@ def test_a_port_that_somebody_holds_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cards", "torch", "status"), [([], "2.13.0+cpu", "ok"), (["H"], "2.13.0+cpu", "slow"), (["H"], "2.13.0", "ok")]
+    ("cards", "torch", "status", "wanted"),
+    [
+        ([], "2.13.0+cpu", "ok", "missing"),
+        (["H"], "2.13.0+cpu", "slow", "missing"),
+        (["H"], "2.13.0", "ok", "ok"),
+    ],
 )
-def test_gpu(monkeypatch: pytest.MonkeyPatch, cards: list[str], torch: str, status: str) -> None:
+def test_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cards: list[str], torch: str, status: str, wanted: str
+) -> None:
+    """The same where ``params.yaml`` asks for one, by either name of the setting."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(doctor, "this_machine", lambda: BOARD.model_copy(update={"accelerators": cards}))
     monkeypatch.setattr(doctor, "_version", lambda _name: torch)
-    assert doctor.gpu().status == status
+    for text in ("engine: {isa: auto}", "engine: [", "[]", "engine:"):
+        Path("params.yaml").write_text(text)
+        assert doctor.gpu().status == status
+    for text in ("engine: {device: cuda}", "engine:\n  backend: cuda\n"):
+        Path("params.yaml").write_text(text)
+        assert doctor.gpu().status == wanted
 
 
 def test_programs_and_browser(monkeypatch: pytest.MonkeyPatch) -> None:

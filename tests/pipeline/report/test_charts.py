@@ -66,6 +66,20 @@ def test_colours_are_variables_so_that_dark_and_print_work(panels: list[Figure])
         assert fixed == set()
 
 
+def test_memory_beside_the_plan_is_the_devices_where_one_computes() -> None:
+    def row(device: int | None) -> evidence.MemoryRow:
+        held = {"weights_bytes": 400, "kv_pool_bytes": 500, "rss_peak": 3000, "device_reserved_bytes": device}
+        plan = {"weights_bytes": 400, "activation_bytes": 50, "kv_pool_bytes": 500}
+        planned, measured = ({k: Value(v and v * 2**20) for k, v in part.items()} for part in (plan, held))
+        return evidence.MemoryRow("int8", planned, measured)
+
+    def rest(device: int | None) -> float:
+        bars, _ = evidence.memory_bars([row(device)])
+        return next(b["mib"] for b in bars if b["part"] == "rest")
+
+    assert (rest(None), rest(1000)) == (3000 - 900, 1000 - 900)
+
+
 def test_a_failed_request_is_a_cross_and_never_a_dot(panels: list[Figure]) -> None:
     [bad] = [p for p in panels if p.title == "TTFT over time, int4-g64, mixed_random"]
     assert "2 of 87 requests failed" in str(bad.svg)
