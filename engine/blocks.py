@@ -86,14 +86,55 @@ class BlockPool:
         """Blocks that hold the longest known prefix of ``tokens`` within ``max_tokens``. Takes no reference."""
         if not self.caching:
             return []
-        size, hits = self.block_size, list[int]()
-        for i in range(min(max_tokens, len(tokens)) // size):
-            self._chain(table, tokens, i + 1)
-            block = self._known.get(table.digests[i])
-            if block is None or self._content[block][1] != tuple(tokens[i * size : (i + 1) * size]):
+        hits = list[int]()
+        for i in range(min(max_tokens, len(tokens)) // self.block_size):
+            block = self._find(table, tokens, i)
+            if block is None:
                 break
             hits.append(block)
         return hits
+
+    def _find(self, table: BlockTable, tokens: Sequence[int], index: int) -> int | None:
+        """The known block that holds full block ``index`` of ``tokens``, and whose chain is theirs."""
+        size = self.block_size
+        self._chain(table, tokens, index + 1)
+        block = self._known.get(table.digests[index])
+        held = block is not None and self._content[block][1] == tuple(tokens[index * size : (index + 1) * size])
+        return block if held else None
+
+    def adopt(self, table: BlockTable, tokens: Sequence[int], num_computed: int, max_tokens: int) -> int:
+        """Gives up blocks of ``table`` that are still to be computed, from position ``num_computed`` on and within
+        ``max_tokens``, for such as have become known since it started.
+
+        Returns:
+            How many.
+        """
+        if not self.caching or num_computed % self.block_size:
+            return 0
+        first = index = num_computed // self.block_size
+        last = min(max_tokens // self.block_size, len(table.blocks))
+        while index < last and (block := self._find(table, tokens, index)) is not None:
+            self._take(block)
+            self._drop(table.blocks[index])
+            table.blocks[index] = block
+            index += 1
+        if index > first:
+            table.num_published = index
+            self.releases += 1
+        return index - first
+
+    def num_alike(
+        self, one: tuple[BlockTable, Sequence[int]], other: tuple[BlockTable, Sequence[int]], first: int
+    ) -> int:
+        """Full blocks from number ``first`` on that two tables, each with its tokens, will hold the same in, and in all
+        before."""
+        most = min(len(tokens) for _, tokens in (one, other)) // self.block_size
+        for i in range(first, most):
+            for table, tokens in (one, other):
+                self._chain(table, tokens, i + 1)
+            if one[0].digests[i] != other[0].digests[i]:
+                return i - first
+        return max(0, most - first)
 
     def start(self, table: BlockTable, hits: Sequence[int], num_tokens: int, spare: int) -> bool:
         """Gives an empty table the blocks that ``match`` found and new ones up to ``num_tokens`` positions, if

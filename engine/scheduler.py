@@ -11,6 +11,11 @@ prefill, the way back after a preemption and what a prefix hit leaves over are t
 Chunks. A request takes at most one chunk a step. A chunk ends at an absolute multiple of ``prefill_chunk_tokens`` or at
 the last token, never where the budget ran out: a chunk that does not fit waits, and so does all prefill behind it.
 
+Prefixes. A request takes the blocks that are known of its prompt when it is admitted, and before each chunk those that
+have become known since. If one before it in the order is just computing at least half of what it still lacks, it lets
+the step pass, and takes them when they are there: a burst of questions behind one long text computes that text once.
+It holds up nobody, and nobody waits for it.
+
 Branches. Prompts that are only scored and begin alike come as one request: a chunk of it also ends where they part, and
 there each goes on by itself, on the same blocks. It takes no slot: what it has left is short, and while it waited for
 one it could keep no blocks, so that the beginning would be computed again for each of them.
@@ -214,7 +219,33 @@ class Scheduler:
                 return
         self._admit(plan)
 
+    def _is_computed_by_another(self, request: Request) -> bool:
+        """Whether one before it in the order computes most of what it lacks. Takes what others have computed by now."""
+        size = self.pool.block_size
+        found = size * self.pool.adopt(
+            request.table, request.tokens, request.num_computed_tokens, request.reusable_prefix_tokens
+        )
+        request.num_computed_tokens += found
+        if not request.num_preemptions:
+            request.num_cached_tokens += found
+            self.num_prefix_hits_tokens += found
+        start, own = request.num_computed_tokens, (request.table, request.tokens)
+        most = request.reusable_prefix_tokens // size - start // size  # blocks
+        if start % size or 2 * most * size < request.num_due_tokens - start or not self.pool.caching:
+            return False
+        for other in self.running:
+            if other is request:
+                return False
+            if not other.is_decoding and other.num_computed_tokens < start + size:
+                alike = min(most, self.pool.num_alike(own, (other.table, other.tokens), start // size))
+                if 2 * alike * size >= request.num_due_tokens - start:
+                    return True
+        return False
+
     def _add_chunk(self, plan: Plan, request: Request) -> bool:
+        """False if the next chunk does not fit; true also where none is computed for good reason."""
+        if self._is_computed_by_another(request):
+            return True
         chunk, start = self.config.prefill_chunk_tokens, request.num_computed_tokens
         end = min(request.next_stop, (start // chunk + 1) * chunk)
         if end - start > min(plan.budget, plan.allowance):

@@ -55,7 +55,7 @@ from tests.crosscheck.speed_items import (
 )
 
 CONFIDENCE = 0.975  # of each end: an interval of 95 %
-CONCURRENCY = 16  # items under way at once, as params.yaml has it
+CONCURRENCY = 32  # items under way at once, as params.yaml has it
 WARMUP = "warm-up"
 FIGURES = (*KINDS, "all", "total")
 Items = dict[str, list[Item]]  # by kind
