@@ -112,8 +112,11 @@ def _aa(params: Params, times: int, minutes: float | None, tier: str | None, out
             progress = Stage("drill", f"aa {number + 1}/{times}")
             value = compare_builds(side, side, policy, seed, out / "aa" / "rounds", progress)
             write_json(out / "aa" / f"{done + 1:04d}.json", value)
-            aa.add(aa.of(value))
-            s.say(f"A/A {number + 1} of {times}: {value['verdict']} after {value['minutes']:.1f} minutes")
+            if value["looks"]["taken"] or value["broken_off"] is not None:
+                aa.add(aa.of(value))
+                s.say(f"A/A {number + 1} of {times}: {value['verdict']} after {value['minutes']:.1f} minutes")
+            else:  # it could not have held: counted, it would make false holds look rarer
+                s.say(f"A/A {number + 1} of {times}: not counted: {value['reason']}")
     found = aa.summary(aa.read())
     print("nothing was compared yet" if found is None else found.text())
 

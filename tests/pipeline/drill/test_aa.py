@@ -111,5 +111,9 @@ def test_it_is_run_in_pieces_and_a_comparison_that_is_broken_off_loses_no_other(
     assert [seed - seeds[0] for seed in seeds] == [0, 1000, 1000]  # other traffic in each that counts
     assert "2 comparisons of identical builds: 0 held, 0 undecided" in capsys.readouterr().out
     assert [p.name for p in sorted(Path("reports/drill/aa").glob("*.json"))] == ["0001.json", "0002.json"]
+    machine.void = set(range(99))
+    drill("--aa", "1", "--minutes", "10")
+    assert len(aa.read()) == 2  # one that could not have held is not counted
+    assert "A/A 1 of 1: not counted: 0 whole pairs of rounds in 10 minutes" in capsys.readouterr().err
     with pytest.raises(SeatrialError, match="--minutes is 0, expected more than 0"):
         drill("--aa", "1", "--minutes", "0")
