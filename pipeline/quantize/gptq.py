@@ -19,7 +19,7 @@ COLUMNS = 128  # about so many between two updates of all that follow; whole gro
 
 
 def round_columns(
-    weight: Tensor, second: Tensor, how: Rounding, damping: float, act_order: bool
+    weight: Tensor, second: Tensor, how: Rounding, damping: float, act_order: bool, clip: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Codes int8 [out, in], scale bf16 [out, in/group], zero point int8 [out, in/group] or None, as
     ``formats.round_groups`` gives them.
@@ -28,6 +28,7 @@ def round_columns(
         second: float32 [in, in], the second moment of the inputs.
         act_order: round the inputs of the largest moment first. Groups stay where they are, with the grids of the
             unchanged weight: the artifact needs no order of its columns.
+        clip: [out, in/group], at most 1: shrinks the range of each group.
 
     Raises:
         SeatrialError: the damped moment has no Cholesky factor.
@@ -40,7 +41,7 @@ def round_columns(
     scale = torch.empty(groups, n_out, dtype=torch.bfloat16)
     zero = None if how.symmetric else torch.empty(groups, n_out)
     if act_order:
-        _write_grid(weight.float().view(n_out, groups, size), how, scale, zero)
+        _write_grid(weight.float().view(n_out, groups, size), how, clip, scale, zero)
     left = weight.float().t()[order].contiguous()  # [in, out], in the order of rounding: what is still to be stored
     codes = torch.empty(n_in, n_out)
     step = max(size, COLUMNS // size * size)
@@ -52,7 +53,8 @@ def round_columns(
             group = at // size
             if not act_order and j % size == 0:
                 own = None if zero is None else zero[group : group + 1]
-                _write_grid(left[j : j + size].t().unsqueeze(1), how, scale[group : group + 1], own)
+                ratio = None if clip is None else clip[:, group : group + 1]
+                _write_grid(left[j : j + size].t().unsqueeze(1), how, ratio, scale[group : group + 1], own)
             wide, offset = scale[group].float(), torch.zeros(n_out) if zero is None else zero[group]
             codes[at] = (left[j] / wide + offset).round_().clamp_(-8, 7)
             errors[j - start] = (left[j] - (codes[at] - offset) * wide) / upper[j, j]
@@ -62,9 +64,15 @@ def round_columns(
     return q, scale.t().contiguous(), None if zero is None else zero.t().to(torch.int8).contiguous()
 
 
-def _write_grid(grouped: Tensor, how: Rounding, scale: Tensor, zero: Tensor | None) -> None:
+def shrunk(second: Tensor, share: float) -> Tensor:
+    """``second`` [in, in] with ``share`` of its moments between different inputs taken away: the shrinkage of a
+    covariance towards its diagonal (after Ledoit and Wolf 2004, doi:10.1016/S0047-259X(03)00096-4)."""
+    return second * (1 - share) + torch.diag(second.diagonal() * share)
+
+
+def _write_grid(grouped: Tensor, how: Rounding, clip: Tensor | None, scale: Tensor, zero: Tensor | None) -> None:
     """The grid of ``grouped`` [out, groups, group] to ``scale`` and ``zero`` [groups, out]."""
-    own_scale, own_zero = group_grid(*group_range(grouped, how.symmetric), None)
+    own_scale, own_zero = group_grid(*group_range(grouped, how.symmetric), clip)
     scale.copy_(own_scale.t())
     if zero is not None and own_zero is not None:
         zero.copy_(own_zero.t())

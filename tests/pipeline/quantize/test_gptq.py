@@ -9,10 +9,10 @@ import torch
 
 from engine.artifact import verify
 from pipeline.errors import SeatrialError
-from pipeline.quantize.awq import Rounding, output_error
+from pipeline.quantize.awq import Rounding, output_error, search_clip
 from pipeline.quantize.calibrate import calibration_sequences
 from pipeline.quantize.formats import expand_groups, round_groups
-from pipeline.quantize.gptq import round_columns
+from pipeline.quantize.gptq import round_columns, shrunk
 from tests.pipeline.quantize.making import GPTQ, INT4, layer_errors, make
 from tests.tiny import make_tiny_artifact
 
@@ -72,6 +72,43 @@ def test_inputs_that_do_not_depend_on_each_other_leave_nothing_to_make_up_for() 
         for have, want in zip(found, round_groups(weight, 16, False), strict=True):
             assert want is not None
             assert torch.equal(have, want)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("act_order", [False, True])
+def test_clipped_ranges_pay_where_one_large_weight_takes_the_grid(act_order: bool) -> None:
+    weight, _ = problem(32, 64)
+    x = torch.randn(400, 64, generator=torch.Generator().manual_seed(1))
+    weight[:, ::16] *= 6  # one in each group, on an input that hardly speaks
+    x[:, ::16] *= 0.01
+    second = x.t() @ x
+    how = Rounding(16, False)
+    lost = [
+        output_error(weight - expand_groups(*round_columns(weight, second, how, 0.01, act_order, clip)), second)
+        for clip in (None, search_clip(weight, second, how))
+    ]
+    assert lost[1] < 0.9 * lost[0]
+
+
+def test_of_few_tokens_less_is_believed() -> None:
+    """Twice as many tokens as inputs: what is made up for by the moments as measured loses more on other tokens of the
+    same kind than it would with a part of them. With no moments left between inputs it is rounding."""
+    weight, _ = problem(32, 64)
+    g = torch.Generator().manual_seed(3)
+    seen, other = torch.randn(128, 64, generator=g), torch.randn(4000, 64, generator=g)
+    second = seen.t() @ seen
+    how = Rounding(16, False)
+    lost = {
+        share: float(
+            (other @ (weight - expand_groups(*round_columns(weight, shrunk(second, share), how, 0.01, False))).t())
+            .square()
+            .sum()
+        )
+        for share in (0.0, 0.5, 1.0)
+    }
+    assert lost[1.0] < lost[0.5] < 0.9 * lost[0.0]
+    assert torch.equal(
+        round_columns(weight, shrunk(second, 1), how, 0.01, False)[0], round_groups(weight, 16, False)[0]
+    )
 
 
 def test_a_moment_without_a_factor_is_refused() -> None:

@@ -55,7 +55,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
         INT4 | {"symmetric": True},
         AWQ,
         GPTQ,
-        GPTQ | {"symmetric": True, "act_order": True},
+        GPTQ | {"symmetric": True, "act_order": False},
     ],
     ids=lambda e: e["recipe"],
 )
@@ -282,6 +282,7 @@ def test_other_parameters_do_not_take_the_layers_of_a_stopped_run(
         ({"recipe": "bf16", "head": "int8"}, r"t\.head: unknown parameter; recipe bf16 takes no parameters"),
         (INT4 | {"keep": {"*": "int4"}}, r"t\.keep\.\* is 'int4': Input should be 'bf16' or 'int8'"),
         (GPTQ | {"damping": 0.0}, r"t\.damping is 0\.0: Input should be greater than 0"),
+        (GPTQ | {"shrinkage": 1.5}, r"t\.shrinkage is 1\.5: Input should be less than or equal to 1"),
         (AWQ | {"grid": 0}, r"t\.grid is 0: Input should be greater than or equal to 1"),
     ],
 )
