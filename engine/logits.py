@@ -26,18 +26,18 @@ class LazyLogits:
     A row has the same bits in any tile.
     """
 
-    def __init__(self, hidden: Tensor, head: Callable[[Tensor], Tensor]) -> None:
-        """``hidden`` [rows, hidden], normed; ``head`` to float32 [rows, vocab]."""
-        self._hidden, self._head = hidden, head
+    def __init__(self, hidden: Tensor, scored: Sequence[int], head: Callable[[Tensor], Tensor]) -> None:
+        """``hidden`` [rows of the step, hidden], normed; ``scored``: which rows; ``head`` to float32 [rows, vocab]."""
+        self._hidden, self._scored, self._head = hidden, scored, head
         self._tile: tuple[range, Tensor] | None = None  # which rows, and their logits
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """float32 [rows, vocab]."""
+        """float32 [rows, vocab] of the scored rows with these numbers."""
         if self._tile is None or not self._tile[0].start <= start <= stop <= self._tile[0].stop:
             self._tile = None  # its memory first
-            covered = range(start, min(max(stop, start + SLICE_ROWS), len(self._hidden)))
+            covered = range(start, min(max(stop, start + SLICE_ROWS), len(self._scored)))
             with inference_mode():
-                logits = self._head(self._hidden[start : covered.stop].contiguous()).cpu()
+                logits = self._head(self._hidden[list(self._scored[start : covered.stop])]).cpu()
             self._tile = covered, logits
         first = self._tile[0].start
         return self._tile[1][start - first : stop - first]

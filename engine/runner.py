@@ -151,8 +151,9 @@ class ModelRunner:
         parts = hidden.split([entry.num_rows for entry in batch])
         last = [part for entry, part in zip(batch, parts, strict=True) if entry.logits == "last"]
         drawn = iter(self.model.logits(torch.cat(last)).cpu().split(1) if last else [])
-        scored = [part for entry, part in zip(batch, parts, strict=True) if entry.logits == "all"]
-        lazily = LazyLogits(torch.cat(scored), self._logits)
+        owners = [entry for entry in batch for _ in range(entry.num_rows)]
+        scored = [row for row, entry in enumerate(owners) if entry.logits == "all"]
+        lazily = LazyLogits(hidden, scored, self._logits)
         rows: list[Rows | None] = []
         at = 0
         for entry, part in zip(batch, parts, strict=True):

@@ -98,6 +98,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert judged(root, lambda _root: None)["verdict"] == "ship"
         patch.chdir(root)
         git(root, "init", "-q", "-b", "main")
+        git(root, "add", "--all")
         commit(root, "A project")
         assert keep("The trial's summary.") is not None
     return root
