@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Protocol
 
 from torch import Tensor, inference_mode
@@ -26,10 +27,20 @@ class LazyLogits:
     A row has the same bits in any tile.
     """
 
-    def __init__(self, hidden: Tensor, scored: Sequence[int], head: Callable[[Tensor], Tensor]) -> None:
-        """``hidden`` [rows of the step, hidden], normed; ``scored``: which rows; ``head`` to float32 [rows, vocab]."""
-        self._hidden, self._scored, self._head = hidden, scored, head
+    def __init__(self, hidden: Tensor, entries: Sequence[range], head: Callable[[Tensor], Tensor]) -> None:
+        """``hidden`` [rows of the step, hidden], normed; ``entries``: the rows of each scored request; ``head`` to
+        float32 [rows, vocab]."""
+        self._hidden, self._head = hidden, head
+        self._scored = [row for rows in entries for row in rows]
+        self._entries = entries
+        self._last: Tensor | None = None  # [entries, vocab]
         self._tile: tuple[range, Tensor] | None = None  # which rows, and their logits
+
+    def of_entries(self) -> Iterator[LazyRows]:
+        """Of each entry its rows."""
+        stops = accumulate(map(len, self._entries))
+        for number, (rows, stop) in enumerate(zip(self._entries, stops, strict=True)):
+            yield LazyRows(self, number, range(stop - len(rows), stop))
 
     def rows(self, start: int, stop: int) -> Tensor:
         """float32 [rows, vocab] of the scored rows with these numbers."""
@@ -37,25 +48,40 @@ class LazyLogits:
             self._tile = None  # its memory first
             covered = range(start, min(max(stop, start + SLICE_ROWS), len(self._scored)))
             with inference_mode():
-                logits = self._head(self._hidden[list(self._scored[start : covered.stop])]).cpu()
+                logits = self._head(self._states(self._scored[start : covered.stop])).cpu()
             self._tile = covered, logits
         first = self._tile[0].start
         return self._tile[1][start - first : stop - first]
+
+    def last(self, entry: int, row: int) -> Tensor:
+        """float32 [1, vocab] of a row that is drawn from: it is kept, and must not keep a tile. Those of all requests
+        lie in one tensor, since pieces between the tiles would leave holes of memory that no tile fits."""
+        found = self.rows(row, row + 1)
+        if self._last is None:
+            self._last = found.new_empty(len(self._entries), found.shape[1])
+        return self._last[entry : entry + 1].copy_(found)
+
+    def _states(self, rows: Sequence[int]) -> Tensor:
+        """[rows, hidden]; a copy only where others lie between them."""
+        first, stop = rows[0], rows[-1] + 1
+        return self._hidden[first:stop] if stop - first == len(rows) else self._hidden[list(rows)]
 
 
 class LazyRows:
     """Those of one request."""
 
-    def __init__(self, of: LazyLogits, rows: range) -> None:
-        self._of, self._rows = of, rows
+    def __init__(self, of: LazyLogits, entry: int, rows: range) -> None:
+        """``rows``: where those of ``entry`` are among all that are scored."""
+        self._of, self._entry, self._rows = of, entry, rows
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __getitem__(self, at: slice) -> Tensor:
         part = self._rows[at]
-        found = self._of.rows(part.start, part.stop)
-        return found.clone() if len(part) == 1 else found  # one that is drawn from is kept, and must not keep a tile
+        if part == self._rows[-1:]:
+            return self._of.last(self._entry, part.start)
+        return self._of.rows(part.start, part.stop)
 
 
 class OnHost:

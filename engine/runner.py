@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from engine.isa import isa_features, reason_of, target_of, within
 from engine.kernels.draws import COLUMNS, can_draw, row_of
 from engine.kernels.interface import AttentionMeta, Kernels, StepInput, StepOutput, StepSizes
 from engine.kernels.registry import capability_of, select
-from engine.logits import DrawnRow, LazyLogits, LazyRows, OnHost, Rows
+from engine.logits import DrawnRow, LazyLogits, OnHost, Rows
 from engine.models.registry import load_model, read_config
 from engine.models.weights import Weights
 
@@ -148,23 +149,22 @@ class ModelRunner:
 
     def _scored_rows(self, batch: list[BatchEntry], hidden: Tensor) -> list[Rows | None]:
         """Logits of the rows that are drawn from; those of the others, when somebody looks at them."""
-        parts = hidden.split([entry.num_rows for entry in batch])
-        last = [part for entry, part in zip(batch, parts, strict=True) if entry.logits == "last"]
-        drawn = iter(self.model.logits(torch.cat(last)).cpu().split(1) if last else [])
-        owners = [entry for entry in batch for _ in range(entry.num_rows)]
-        scored = [row for row, entry in enumerate(owners) if entry.logits == "all"]
+        stops = list(accumulate(entry.num_rows for entry in batch))
+        spans = [range(stop - entry.num_rows, stop) for entry, stop in zip(batch, stops, strict=True)]
+        last = [span.start for entry, span in zip(batch, spans, strict=True) if entry.logits == "last"]
+        drawn = iter(self.model.logits(hidden[last]).cpu().split(1) if last else [])
+        scored = [span for entry, span in zip(batch, spans, strict=True) if entry.logits == "all"]
         lazily = LazyLogits(hidden, scored, self._logits)
+        theirs = iter(lazily.of_entries())
         rows: list[Rows | None] = []
-        at = 0
-        for entry, part in zip(batch, parts, strict=True):
+        for entry in batch:
             match entry.logits:
                 case "none":
                     rows.append(None)
                 case "last":
                     rows.append(next(drawn))
                 case "all":
-                    rows.append(LazyRows(lazily, range(at, at + len(part))))
-                    at += len(part)
+                    rows.append(next(theirs))
         return rows
 
     def _logits(self, hidden: Tensor) -> Tensor:
