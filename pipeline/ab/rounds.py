@@ -19,12 +19,12 @@ from loadtests.quantiles import min_samples, nearest_rank
 from loadtests.workload import Profile
 from pipeline.ab.counts import StageWork, work_of
 from pipeline.ab.sides import Side
-from pipeline.ab.stolen import Stolen, why_void
 from pipeline.errors import SeatrialError
 from pipeline.load.engine_log import fresh, keep
 from pipeline.load.measure import measure
 from pipeline.load.queueing import add_queue_times
 from pipeline.load.samples import measured, stage_latencies
+from pipeline.load.stolen import Stolen, why_void
 from pipeline.load.summary import QUANTILES
 from pipeline.stage import Progress, Stage
 

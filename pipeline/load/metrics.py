@@ -1,4 +1,5 @@
-"""What the server says of itself before, during and after the load: ``/metrics``, resident memory."""
+"""What the server says of itself before, during and after the load, ``/metrics``; and what the machine says: resident
+memory, time that its host took."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ import polars as pl
 import psutil
 
 from pipeline.load.server_metrics import gauge
+from pipeline.load.stolen import stolen_s
 
 SAMPLE_EVERY_S = 1.0
 SAMPLE_SCHEMA: dict[str, Any] = {
@@ -25,8 +27,9 @@ SAMPLE_SCHEMA: dict[str, Any] = {
     "rss_bytes": pl.Int64,
     "preemptions_total": pl.Int64,
     "kv_usage_share": pl.Float64,  # of the pool; of a server that tells it as a share alone
+    "stolen_s": pl.Float64,  # of all processors, by the host of this machine since it started
 }
-# Column of samples.parquet -> figure of pipeline.load.server_metrics. Resident memory is asked of the machine.
+# Column of samples.parquet -> figure of pipeline.load.server_metrics. The others are asked of the machine.
 COLUMNS = {
     "requests_running": "running",
     "requests_waiting": "waiting",
@@ -143,6 +146,7 @@ class Sampler(threading.Thread):
         row: dict[str, Any] = {"at_unix_s": seen.at_unix_s}
         row |= {column: gauge(seen.values or {}, figure) for column, figure in COLUMNS.items()}
         row["rss_bytes"] = tree_rss_bytes(self._pid) if self._pid else None
+        row["stolen_s"] = stolen_s()
         self.scrapes.append(seen)
         self.rows.append(row)
 

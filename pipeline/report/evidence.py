@@ -246,6 +246,11 @@ def known_limits(run: RunData, figures: dict[str, TierFigures]) -> list[str]:
                 f"The load run of {name} is void: {client.get('void_reason') or 'no reason given'}. "
                 "Its latency is not evidence."
             )
+        out += [
+            f"While {name} was under {f['stage']}, {f['words']}."
+            for f in (t.load or {}).get("findings") or []
+            if f["kind"] == "host" and f["found"]
+        ]
     machines = {h.machine.machine_class for t in run.tiers.values() if (h := header_of(t, "load"))}
     if len(machines) > 1:
         out.append(

@@ -24,6 +24,7 @@ from pipeline.load.analysis.spikes import detectable_height, spikes
 from pipeline.load.analysis.stall import Silence, burst, longest_silence, recovery_s
 from pipeline.load.analysis.step import Step, step
 from pipeline.load.analysis.trend import Trend, trend
+from pipeline.load.stolen import MOST_SHARE, processors
 
 ALPHA = 0.05
 QUANTILES = {"P50": 0.5, "P95": 0.95}
@@ -36,7 +37,7 @@ class Finding:
     told; ``words`` say why). ``size`` in ``unit``; ``detectable``: the size that would have been seen.
     """
 
-    kind: str  # trend, step, spikes, stall, burst, blocks, memory, client
+    kind: str  # trend, step, spikes, stall, burst, blocks, memory, host, client
     stage: str | None
     metric: str | None  # "TTFT P95", ...
     found: bool | None
@@ -89,6 +90,7 @@ def findings(
         if not s.closed:
             out.append(_burst(s, ttft))
         out.append(_memory(s, samples))
+        out.append(_host(s, samples, processors()))
     out.append(_blocks(idle_blocks(*metrics)))
     out.append(_client(client))
     return _corrected(out)
@@ -214,6 +216,18 @@ def _memory(s: StageWindow, samples: pl.DataFrame) -> Finding:
     words = f"resident memory {mib:+.1f} MiB ({share:+.1f} %) over the stage"
     words += f", {mib / m.length_s * 3600:.0f} MiB an hour, and still growing" if m.leaks else "; steady from 1 % on"
     return Finding("memory", s.name, None, m.leaks, words, mib, "MiB")
+
+
+def _host(s: StageWindow, samples: pl.DataFrame, of: int) -> Finding:
+    """``of`` so many processors. What is taken is nobody's fault, but the stage's latencies are a slower machine's."""
+    seen = samples.filter(pl.col("t_s").is_between(s.from_s, s.to_s)).select("t_s", "stolen_s").drop_nulls()
+    if seen.height < 2:
+        return Finding("host", s.name, None, None, "too few samples of what the host took")
+    length_s, taken_s = (float(seen[column][-1] - seen[column][0]) for column in seen.columns)
+    percent, most = 100 * taken_s / (length_s * of), 100 * MOST_SHARE
+    words = f"the host took {percent:.1f} % of the processors' time"
+    words += "; the latencies are those of a slower machine" if percent > most else f", below {most:.0f} %"
+    return Finding("host", s.name, None, percent > most, words, percent, "%", detectable=most)
 
 
 def _blocks(b: Blocks | str) -> Finding:

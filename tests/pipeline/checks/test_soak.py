@@ -106,7 +106,9 @@ def _records(last_s: float, drift: float) -> pl.DataFrame:
 @pytest.mark.parametrize(("drift", "verdict"), [(1.0, "ship"), (1.6, "hold")])
 def test_what_the_load_test_finds_itself_is_what_is_judged(drift: float, verdict: str) -> None:
     """From records to the verdict, through the detectors and the form in which load.json holds their findings."""
-    samples = pl.DataFrame({"t_s": [float(t) for t in range(1200)], "rss_bytes": [10**9] * 1200})
+    samples = pl.DataFrame(
+        {"t_s": [float(t) for t in range(1200)], "rss_bytes": [10**9] * 1200, "stolen_s": [0.0] * 1200}
+    )
     client = ClientHealth.model_validate(CLIENT | {"cpu_share": 0.1})
     calm = {"seatrial_kv_blocks_used": 0.0, "seatrial_num_requests_running": 0.0, "seatrial_num_requests_waiting": 0.0}
     window = StageWindow("s", 0.0, 1200.0, closed=True)

@@ -103,7 +103,8 @@ def test_five_files_and_a_header(tmp_path: Path, child: Server) -> None:
     ttft = (due["first_token_s"] - due["due_s"]).to_numpy() * 1000
     assert figures["ttft_ms"]["p95"] == pytest.approx(np.quantile(ttft, 0.95, method="inverted_cdf"))
     assert set(load["definitions"]) <= set(figures)
-    assert {f["kind"] for f in load["findings"]} == {"trend", "step", "spikes", "stall", "memory", "blocks", "client"}
+    looks = {"trend", "step", "spikes", "stall", "memory", "blocks", "host", "client"}
+    assert {f["kind"] for f in load["findings"]} == looks
     assert load["truncation"]["paired"]["n"] == 8
     assert {p["loaded_tokens"] for p in load["truncation"]["pairs"]} == {3}
     server = json.loads((out / "server.json").read_text())
@@ -113,6 +114,7 @@ def test_five_files_and_a_header(tmp_path: Path, child: Server) -> None:
     assert samples.columns == list(SAMPLE_SCHEMA)
     assert samples.height >= 1
     assert samples["rss_bytes"].min() > 0  # type: ignore[operator]
+    assert samples["stolen_s"].is_sorted()
 
 
 def test_a_server_that_dies_is_named_and_leaves_the_earlier_result(tmp_path: Path, child: Server) -> None:

@@ -232,17 +232,27 @@ def test_when_every_request_failed_no_latency_is_shown(tmp_path: Path, whole_run
     assert not re.search(r"\b0(\.0+)? ms\b", html)
 
 
-def test_a_void_load_run_and_a_partial_evaluation_are_called_so(tmp_path: Path, whole_run: Run) -> None:
+def test_a_void_load_run_a_busy_host_and_a_partial_evaluation_are_called_so(tmp_path: Path, whole_run: Run) -> None:
     root, params = tmp_path, whole_run[1]
     for part in ("load/load.json", "eval/eval.json"):
         target = root / "results/int8" / part
         target.parent.mkdir(parents=True)
         shutil.copy(whole_run[0] / "results/int8" / part, target)
-    edit(root / "results/int8/load/load.json", lambda v: v["client"].update(void=True, void_reason="lag P99 80 ms"))
+    host = {"kind": "host", "stage": "short_burst", "metric": None, "size": 12.0, "unit": "%"}
+    taken = host | {"found": True, "words": "the host took 12.0 % of the processors' time"}
+    little = host | {"found": False, "words": "the host took 0.1 %"}
+
+    def spoil(load: dict[str, Any]) -> None:
+        load["client"].update(void=True, void_reason="lag P99 80 ms")
+        load["findings"] = [taken, little]
+
+    edit(root / "results/int8/load/load.json", spoil)
     edit(root / "results/int8/eval/eval.json", lambda v: v.update(partial=True))
     text = " ".join(html_checks.read(rebuilt((root, params))).text.split())
     assert "The load run of int8 is void: lag P99 80 ms. Its latency is not evidence." in text
     assert "The evaluation is partial (int8)" in text
+    assert "While int8 was under short_burst, the host took 12.0 % of the processors' time." in text
+    assert "the host took 0.1 %." not in text
 
 
 def test_flips_show_both_answers_with_the_words_that_differ(page: str) -> None:

@@ -18,11 +18,15 @@ from tests.pipeline.load.analysis.planted import frame, request, simulated
 
 SPAN_S = 600.0
 CLIENT = ClientHealth(lag_p99_ms=1.0, lag_limit_ms=20.0, cpu_share=0.1, void=False, void_reason=None)
-NOBODY = pl.DataFrame(schema={"t_s": pl.Float64, "rss_bytes": pl.Int64})
+NOBODY = pl.DataFrame(schema={"t_s": pl.Float64, "rss_bytes": pl.Int64, "stolen_s": pl.Float64})
 
 
 def look(
-    faults: Sequence[Fault] = (), client: ClientHealth = CLIENT, leaked: int = 0, seed: int = 1
+    faults: Sequence[Fault] = (),
+    client: ClientHealth = CLIENT,
+    leaked: int = 0,
+    seed: int = 1,
+    samples: pl.DataFrame = NOBODY,
 ) -> dict[tuple[str, str | None], Finding]:
     """Findings of a ten minute stage, 4 requests a second, by kind and metric."""
     rng = np.random.default_rng(seed)
@@ -30,7 +34,7 @@ def look(
     records = simulated(scenario, np.sort(rng.uniform(0, SPAN_S, round(4 * SPAN_S))), rng)
     idle = {"seatrial_kv_blocks_used": 2.0, "seatrial_num_requests_running": 0.0}
     metrics = (idle, idle | {"seatrial_kv_blocks_used": 2.0 + leaked})
-    found = findings(records, [StageWindow("s", 0.0, SPAN_S, closed=False)], NOBODY, metrics, client)
+    found = findings(records, [StageWindow("s", 0.0, SPAN_S, closed=False)], samples, metrics, client)
     return {(f.kind, f.metric): f for f in found}
 
 
@@ -50,7 +54,24 @@ def test_a_quiet_stage_is_stable_with_the_evidence_for_it() -> None:
     assert f"a drift of {drift.detectable:.1f} % would have been seen 4 times in 5" in drift.words
     assert "would have been seen" in found["spikes", "TTFT"].words
     assert found["memory", None].found is None
+    assert found["host", None].found is None
     json.dumps([f.json() for f in found.values()], allow_nan=False)
+
+
+@pytest.mark.parametrize(("percent", "found"), [(0.0, False), (4.9, False), (5.1, True), (41.0, True)])
+def test_what_the_host_takes_of_the_processors_is_told(
+    monkeypatch: pytest.MonkeyPatch, percent: float, found: bool
+) -> None:
+    """Of two processors; what it took before the stage does not count."""
+    monkeypatch.setattr("pipeline.load.stolen.os.cpu_count", lambda: 2)
+    t_s = np.arange(-10.0, SPAN_S + 10)
+    taken_s = 1000 + np.where(t_s < 0, 9 * t_s, 2 * percent / 100 * t_s)
+    samples = pl.DataFrame({"t_s": t_s, "rss_bytes": [10**9] * len(t_s), "stolen_s": taken_s})
+    (seen,) = [f for f in look(samples=samples).values() if f.kind == "host"]
+    assert seen.found is found
+    assert seen.size == pytest.approx(percent)
+    assert f"{percent:.1f} % of the processors' time" in seen.words
+    assert ("slower machine" in seen.words) is found
 
 
 def test_a_slow_drift_of_five_percent() -> None:

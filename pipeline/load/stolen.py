@@ -1,7 +1,8 @@
-"""What a virtual machine's host takes away of its processors while a round runs: "steal" in /proc/stat.
+"""What a virtual machine's host takes away of its processors: "steal" in /proc/stat.
 
-A neighbour on the host that wants the same cores for a minute makes a round two or three times as slow. Neither build
-can help that, so a round with too much of it counts for nothing, and another pair is run in its place.
+A neighbour on the host that wants the same cores for a minute makes that minute two or three times as slow, which no
+build can help. A load test says how much it was in each stage; a round of an A/B with too much of it counts for
+nothing, and another pair is run in its place.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ MOST_SHARE = (
 )
 
 
+def processors() -> int:
+    """Whose time the host may take."""
+    return os.cpu_count() or 1
+
+
 def stolen_s() -> float:
     """Seconds that the host took since the machine started, of all processors; 0 where the system does not count."""
     return float(getattr(psutil.cpu_times(), "steal", 0.0))
@@ -27,9 +33,9 @@ class Stolen:
 
     def __init__(
         self, counted_s: Callable[[], float] = stolen_s, clock: Callable[[], float] = time.monotonic,
-        processors: int | None = None,
+        of: int | None = None,
     ) -> None:  # fmt: skip
-        self._counted_s, self._clock, self._processors = counted_s, clock, processors or os.cpu_count() or 1
+        self._counted_s, self._clock, self._processors = counted_s, clock, of or processors()
         self._began = clock(), counted_s()
 
     def share(self) -> float:

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from pipeline.ab import report
-from pipeline.ab.stolen import MOST_SHARE, Stolen, stolen_s, why_void
+from pipeline.load.stolen import MOST_SHARE, Stolen, stolen_s, why_void
 from tests.pipeline.ab.made_up import Machine
 from tests.pipeline.ab.test_compare import compared
 
@@ -21,11 +21,11 @@ def after(*values: float) -> Iterator[float]:
 @pytest.mark.parametrize(("taken_s", "share"), [(0.0, 0.0), (2.0, 0.1), (40.0, 1.0), (-1.0, 0.0)])
 def test_the_share_is_of_all_processors_and_since_the_beginning(taken_s: float, share: float) -> None:
     counted, clock = after(100.0, 100.0 + taken_s), after(5.0, 15.0)
-    assert Stolen(lambda: next(counted), lambda: next(clock), processors=2).share() == pytest.approx(share)
+    assert Stolen(lambda: next(counted), lambda: next(clock), of=2).share() == pytest.approx(share)
 
 
 def test_no_time_is_no_share() -> None:
-    assert Stolen(lambda: 1.0, lambda: 5.0, processors=2).share() == 0.0
+    assert Stolen(lambda: 1.0, lambda: 5.0, of=2).share() == 0.0
 
 
 def test_a_system_that_does_not_count_it_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
