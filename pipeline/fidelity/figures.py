@@ -72,7 +72,8 @@ def slope(kl: Sequence[float]) -> dict[str, Any] | None:
     if len(bins) < MIN_BINS:
         return None
     fit = stats.linregress([i * BIN_TOKENS / 1000 for i in range(len(bins))], bins)
-    beyond = float(stats.t.ppf(CONFIDENCE, len(bins) - 2)) * float(fit.stderr)
+    error = 0.0 if len(set(bins)) == 1 else float(fit.stderr)  # scipy's is NaN for a reference held against itself
+    beyond = float(stats.t.ppf(CONFIDENCE, len(bins) - 2)) * error
     return {
         "per_1000_tokens": float(fit.slope),
         "upper": float(fit.slope) + beyond,

@@ -63,6 +63,13 @@ def smoothed_gptq() -> list[Any]:
     return [SmoothQuantModifier(smoothing_strength=0.8), GPTQModifier(**int8())]
 
 
+def without_pinning() -> None:
+    """AWQ pins its cache for copies to an accelerator, which torch refuses where there is none."""
+    from llmcompressor.pipelines.cache import IntermediatesCache
+
+    IntermediatesCache.pin_memory = lambda self, batch_index: None
+
+
 METHODS: dict[str, Callable[[], list[Any]]] = {
     "rounded": rounded,
     "awq": awq,
@@ -79,6 +86,8 @@ def main() -> None:
     from transformers import AutoModelForCausalLM
 
     source, told, method, out = sys.argv[1:]
+    if not torch.accelerator.is_available():
+        without_pinning()
     sequences = [torch.tensor([ids]) for ids in json.loads(Path(told).read_text(encoding="utf-8"))]
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     data = DataLoader(

@@ -55,6 +55,12 @@ def test_a_divergence_that_grows_has_its_slope_and_a_bound_above_it() -> None:
     assert jumpy["upper"] > abs(jumpy["per_1000_tokens"])
 
 
+def test_a_reference_beside_itself_has_a_slope_of_nothing() -> None:
+    found = figures.slope([0.0] * 4 * figures.BIN_TOKENS)
+    assert found is not None
+    assert (found["per_1000_tokens"], found["upper"]) == (0.0, 0.0)
+
+
 def test_too_few_tokens_have_no_slope_and_say_so() -> None:
     found = figures.long_figures([0.1] * 300)
     assert (found["slope"], found["reason"]) == (None, "300 tokens; a slope needs 512")
