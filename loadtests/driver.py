@@ -8,15 +8,18 @@
 
 A request due inside a stage is followed to its end during the drain. What still runs after that is cut and recorded as
 censored. One of several workers drives its ``Share`` of the same plan; when a stage begins is then for the master to
-say (``begins``).
+say (``begins``). A client that shares the machine with another one sends in turns (``loadtests.turns``): a user who is free
+outside of them is due when the next one begins, and a stage is as long as its turns are together.
 """
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 from loadtests.arrivals import OpenLoop
@@ -26,6 +29,7 @@ from loadtests.health import StageCpu, client_health
 from loadtests.records import ClientHealth, RunInfo
 from loadtests.schedule import WHOLE, ClosedLoop, Share, closed_loop, due_times
 from loadtests.traffic import Conversation, Prompt, session_of
+from loadtests.turns import Seat, Turn, turn_lengths
 from loadtests.visits import Ahead, Visit
 from loadtests.workload import Profile, StageSpec, workload_digest
 
@@ -37,10 +41,13 @@ _AHEAD = 64  # visits made ahead, beside one for each closed-loop user
 
 
 class StageRun:
-    """One stage under way. Times are seconds since the run's start."""
+    """One stage under way. Times are seconds since the run's start. ``turns``: None where it is its client's all along."""
 
-    def __init__(self, spec: StageSpec, seed: int, start_s: float, ahead: Ahead) -> None:
-        self.spec, self.start_s, self.ahead = spec, start_s, ahead
+    def __init__(
+        self, spec: StageSpec, seed: int, start_s: float, ahead: Ahead, turns: list[Turn] | None = None
+    ) -> None:
+        self.spec, self.start_s, self.ahead, self.turns = spec, start_s, ahead, turns
+        self.open = turns is None  # whether there is a turn, and something may be sent in it
         self.end_s = start_s + spec.length_s
         self.loop: ClosedLoop | None = None if isinstance(spec.arrivals, OpenLoop) else closed_loop(spec, seed)
         self.drained_s = self.end_s
@@ -49,8 +56,32 @@ class StageRun:
         self.idle: list[queue.SimpleQueue[Visit | None]] = []  # of carriers that wait for an arrival
         self.handed = 0  # arrivals given to a carrier that has not sent them yet
 
+    @property
+    def measured_from_s(self) -> float:
+        if self.turns is None:
+            return self.start_s + self.spec.warmup_s
+        return next((t.start_s for t in self.turns if t.measured), self.end_s)
+
     def phase(self, due_s: float) -> str:
-        return "warmup" if due_s < self.start_s + self.spec.warmup_s else "measured"
+        return "warmup" if due_s < self.measured_from_s else "measured"
+
+    def begin(self, now_s: float, length_s: float, *, measured: bool) -> Turn:
+        """A turn of its client."""
+        assert self.turns is not None
+        before_s = self.turns[-1].before_s + self.turns[-1].until_s - self.turns[-1].start_s if self.turns else 0.0
+        self.turns.append(Turn(now_s, now_s + length_s, before_s, measured))
+        self.open, self.end_s = True, math.inf
+        return self.turns[-1]
+
+    def due_in_turn(self, slot: int | None, at_s: float) -> float | None:
+        """As ``next_due``, in the turn that is under way."""
+        assert self.turns
+        assert self.loop is not None
+        turn = self.turns[-1]
+        at_s = max(at_s, turn.start_s)
+        active = self.loop.next_active(slot or 0, turn.before_s + at_s - turn.start_s)
+        at_s = self.end_s if active is None else turn.start_s + active - turn.before_s
+        return at_s if at_s < turn.until_s else None
 
     def next_due(self, slot: int | None, at_s: float) -> float | None:
         """The first moment from ``at_s`` on at which a user may send; None: not in this stage any more."""
@@ -65,7 +96,11 @@ class Driver:
 
     ``on_end`` is called after each request. ``failure`` says why a run is worth nothing (a server without usage).
     ``begins`` gives the moment on ``clock``, the machine's monotonic one, at which stage i begins; it may wait for that
-    to be settled, and says None when it will not be. Default: now.
+    to be settled, and says None when it will not be. Default: now. ``seat``: where this client is given its turns, if it
+    takes turns with another.
+
+    Raises:
+        ValueError: a stage's arrivals wait for nobody, so not for a turn either.
     """
 
     def __init__(
@@ -80,10 +115,15 @@ class Driver:
         on_end: Callable[[Exchange], None] = lambda exchange: None,
         begins: Callable[[int], float | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        seat: Seat | None = None,
     ) -> None:
+        if seat is not None and (name := profile.waits_for_nobody) is not None:
+            raise ValueError(
+                f"stage {name} has open-loop arrivals, which wait for nobody: they cannot be sent in turns"
+            )
         self.profile, self.endpoint, self.model, self.seed, self.share = profile, endpoint, model, seed, share
         self._continuous, self._on_end = continuous_usage, on_end
-        self._clock, self._begins = clock, begins or (lambda stage: clock())
+        self._clock, self._begins, self._seat = clock, begins or (lambda stage: clock()), seat
         self.exchanges: list[Exchange] = []
         self.stages: list[StageRun] = []
         self.failure: str | None = None
@@ -109,6 +149,8 @@ class Driver:
     def stop(self) -> None:
         """Ends the run early: no new requests, those under way are cut and recorded as censored."""
         self._stopping.set()
+        if self._seat is not None:
+            self._seat.leave()
         self._cut("the run was stopped")
         with self._changed:
             self._changed.notify_all()
@@ -120,7 +162,7 @@ class Driver:
             for i, spec in enumerate(self.profile.stages):
                 ahead = self._ahead(spec)
                 ahead.fill()
-                moment = None if self._stopping.is_set() else self._begins(i)
+                moment = self._beginning(i)
                 if moment is None or self._stopping.is_set():
                     ahead.close()
                     break
@@ -129,14 +171,34 @@ class Driver:
             self.failure = f"{e}: {e.__cause__}"
         finally:
             self._duration_s = self.clock() if self.stages else 0.0
+            if self._seat is not None:
+                self._seat.end()
             self.done.set()
             with self._changed:
                 self._changed.notify_all()
+
+    def _beginning(self, stage: int) -> float | None:
+        """When stage ``stage`` begins; with turns, with the first of them. None: it will not."""
+        if self._stopping.is_set():
+            return None
+        if self._seat is not None and not self._turn_comes(self._seat):
+            return None
+        return self._begins(stage)
+
+    def _turn_comes(self, seat: Seat) -> bool:
+        if seat.next():
+            return True
+        if not self._stopping.is_set():
+            self.failure = "whoever gives the turns is gone"
+        return False
 
     def _stage(self, spec: StageSpec, moment: float, ahead: Ahead) -> None:
         if not self.stages:
             self._zero = moment
             self._started_at = Clock(self._clock).utc(moment)
+        if self._seat is not None:
+            self._turns(StageRun(spec, self.seed, moment - self._zero, ahead, []), self._seat)
+            return ahead.close()
         run = StageRun(spec, self.seed, moment - self._zero, ahead)
         cpu_s = time.process_time()
         with self._changed:
@@ -149,15 +211,37 @@ class Driver:
         self._drain(run)
         ahead.close()
 
-    def _drain(self, run: StageRun) -> None:
+    def _turns(self, run: StageRun, seat: Seat) -> None:
+        """The stage's turns, of which the first is ours already."""
+        lengths = turn_lengths(run.spec.warmup_s, run.spec.duration_s, seat.turn_s)
+        for k, (length_s, measured) in enumerate(lengths):
+            if k and (self._stopping.is_set() or not self._turn_comes(seat)):
+                break
+            cpu_s = time.process_time()
+            with self._changed:
+                turn = run.begin(self.clock() if k else run.start_s, length_s, measured=measured)
+                if not k:
+                    self.stages.append(run)
+                self._changed.notify_all()
+            self._stopping.wait(max(turn.until_s - self.clock(), 0))
+            self._drain(run, last=k == len(lengths) - 1)
+            turn.end_s = run.end_s = self.clock()
+            run.cpu_s += time.process_time() - cpu_s
+        with self._changed:
+            run.over = True
+            self._changed.notify_all()
+
+    def _drain(self, run: StageRun, *, last: bool = True) -> None:
+        """Waits for what was sent in the stage, or (``last`` unset) in a turn of it."""
         until = self.clock() + self.profile.drain_s
         with self._changed:
             while (self._running or run.handed) and self.clock() < until and not self._stopping.is_set():
                 self._changed.wait(min(until - self.clock(), 0.5))
-            run.over = True  # from here on nothing of this stage is sent, however late a thread wakes up
+            run.open, run.over = False, last  # from here on nothing of it is sent, however late a thread wakes up
         until = self.clock() + _CUT_S
         while self._running and self.clock() < until:  # again and again: one may have been about to connect
-            self._cut(f"still running {self.profile.drain_s:g} s after the end of the stage")
+            what = "stage" if run.turns is None else "turn"
+            self._cut(f"still running {self.profile.drain_s:g} s after the end of the {what}")
             with self._changed:
                 self._changed.wait_for(lambda: not self._running, timeout=0.1)
         run.drained_s = self.clock()
@@ -174,7 +258,7 @@ class Driver:
         while not self.done.is_set():
             before = time.monotonic()
             time.sleep(_PROBE_S)
-            if self.stages:
+            if self.stages and (self._seat is None or self.stages[-1].open):
                 lags = self._loop_lag_s.setdefault(self.stages[-1].spec.name, [])
                 lags.append(time.monotonic() - before - _PROBE_S)
 
@@ -204,8 +288,8 @@ class Driver:
 
     def _serve(self, run: StageRun, slot: int, client: StreamClient) -> None:
         free_s = run.start_s
-        while not self._over():
-            if run.next_due(slot, free_s) is None:
+        while not (run.over or self._over()):
+            if run.turns is None and run.next_due(slot, free_s) is None:
                 return
             visit = run.ahead.take()
             if visit is None:
@@ -274,7 +358,7 @@ class Driver:
         """All turns of a visit, as far as they come to their ends inside the stage; when its user is free again."""
         conversation, body = Conversation(), visit.body
         for turn, prompt in enumerate(visit.turns):
-            due_s = run.next_due(slot, free_s)
+            due_s = run.next_due(slot, free_s) if run.turns is None else self._next_in_turns(run, slot, free_s)
             if due_s is None or self._stopped_before(due_s):
                 return run.end_s
             exchange = self._send(run, visit, turn, due_s, body, client)
@@ -289,6 +373,16 @@ class Driver:
                 body = self._body(following, conversation.ask(following))
             exchange.text = ""  # hours of it would add up
         return free_s
+
+    def _next_in_turns(self, run: StageRun, slot: int | None, free_s: float) -> float | None:
+        """As ``StageRun.next_due``. Waits for the turn it lies in, which then does not end before it was sent."""
+        with self._changed:
+            while not (run.over or self._over()):
+                if run.open and (due_s := run.due_in_turn(slot, free_s)) is not None:
+                    run.handed += 1
+                    return due_s
+                self._changed.wait()
+        return None
 
     def _stopped_before(self, due_s: float) -> bool:
         """Waits until then; a request that is due at once, as most of a closed loop, takes no lock."""
@@ -316,8 +410,8 @@ class Driver:
     ) -> Exchange:
         exchange = self._exchange(run, visit, turn, due_s)
         with self._changed:
-            run.handed -= run.loop is None and turn == 0
-            if not run.over:
+            run.handed -= run.turns is not None or (run.loop is None and turn == 0)
+            if run.open and not run.over:
                 self._running[exchange.request_id] = (exchange, client)
                 exchange.concurrency = len(self._running)
         if not exchange.concurrency:
@@ -356,8 +450,13 @@ class Driver:
         return [e.row() for e in sorted([*self.exchanges, *left], key=lambda e: e.due_s)]
 
     def health(self) -> ClientHealth:
-        cpu = {r.spec.name: StageCpu(r.cpu_s, min(r.spec.length_s, self._duration_s - r.start_s)) for r in self.stages}
+        cpu = {r.spec.name: StageCpu(r.cpu_s, self._length_s(r)) for r in self.stages}
         return client_health(self.exchanges, self._loop_lag_s, cpu)
+
+    def _length_s(self, run: StageRun) -> float:
+        if run.turns is None:
+            return min(run.spec.length_s, self._duration_s - run.start_s)
+        return sum(min(t.end_s, self._duration_s) - t.start_s for t in run.turns)
 
     def info(self) -> RunInfo:
         """``run.json``. Call it when ``done`` is set."""
@@ -370,12 +469,13 @@ class Driver:
                 "requests": sum(e.stage == run.spec.name for e in self.exchanges),
                 "users": [list(level) for level in run.loop.levels] if run.loop else None,
                 "replay": run.spec.replayed.scaling.model_dump(mode="json") if run.spec.replayed else None,
+                "turns": None if run.turns is None else [asdict(t) for t in run.turns],
             }
             for run in self.stages
         ]
         return RunInfo(
             profile=self.profile.name,
-            workload_digest=workload_digest(self.profile, self.seed),
+            workload_digest=workload_digest(self.profile, self.seed, self._seat.turn_s if self._seat else None),
             base_url=self.endpoint.url,
             model=self.model,
             started_at=self._started_at,

@@ -18,6 +18,7 @@ import gc
 import json
 import logging
 import os
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from loadtests.driver import Driver
 from loadtests.live import COLUMNS, Live
 from loadtests.output import write_records, write_run
 from loadtests.preflight import PreflightError, Ready, preflight
+from loadtests.turns import Seat
 from loadtests.workload import Profile, ProfileError, load_profile, profile_path
 
 DEFAULT_PROFILE = "ci"
@@ -83,6 +85,12 @@ def _arguments(parser: Any) -> None:
     parser.add_argument(
         "--end-with-pid", type=int, default=0, help="End when this parent process is gone", include_in_web_ui=False
     )
+    parser.add_argument(
+        "--turn-s", type=float, default=0, help="Send in turns of so many seconds", include_in_web_ui=False
+    )
+    parser.add_argument(
+        "--turns-fd", type=int, default=-1, help="The open socket by which they are given", include_in_web_ui=False
+    )
 
 
 def _init(environment: Any, runner: Any, **_: Any) -> None:
@@ -132,6 +140,17 @@ def _key(options: Any) -> str | None:
     return Path(options.api_key_file).read_text(encoding="utf-8").strip() if options.api_key_file else None
 
 
+def _seat(options: Any) -> Seat | None:
+    """
+    Raises:
+        ValueError: only one of the two options was given.
+        OSError: that is no open socket.
+    """
+    if (options.turn_s > 0) != (options.turns_fd >= 0):
+        raise ValueError(f"--turn-s is {options.turn_s:g}, --turns-fd {options.turns_fd}; expected both or neither")
+    return Seat(socket.socket(fileno=options.turns_fd), options.turn_s) if options.turn_s else None
+
+
 def _fail(environment: Any, why: str) -> None:
     log.error("%s", why)
     environment.process_exit_code = FAILED
@@ -159,16 +178,22 @@ def _begin(environment: Any, **_: Any) -> None:
     seed = options.seed + run.runs
     run.runs += 1
     if isinstance(runner, MasterRunner):
+        if options.turn_s:
+            return _fail(environment, "--turn-s is for one client, not for a master with workers")
         return _plan(runner, profile, options.profile or DEFAULT_PROFILE, endpoint, ready, seed)
-    run.driver = Driver(
-        profile,
-        endpoint,
-        ready.model,
-        seed,
-        continuous_usage=ready.continuous_usage,
-        on_end=lambda exchange: _show(environment, exchange),
-        clock=run.clock.read,
-    )
+    try:
+        run.driver = Driver(
+            profile,
+            endpoint,
+            ready.model,
+            seed,
+            continuous_usage=ready.continuous_usage,
+            on_end=lambda exchange: _show(environment, exchange),
+            clock=run.clock.read,
+            seat=_seat(options),
+        )
+    except (OSError, ValueError) as e:
+        return _fail(environment, str(e))
 
 
 def _go(environment: Any = None, **_: Any) -> None:

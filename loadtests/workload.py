@@ -180,6 +180,11 @@ class Profile(Strict):
         return max([1, *(users_of(s.arrivals) for s in self.stages)])
 
     @property
+    def waits_for_nobody(self) -> str | None:
+        """The first stage with open-loop arrivals; None: each waits for its users."""
+        return next((s.name for s in self.stages if isinstance(s.arrivals, OpenLoop)), None)
+
+    @property
     def planned_s(self) -> float:
         """Length of the run without the drains."""
         return sum(s.warmup_s + s.duration_s for s in self.stages)
@@ -245,14 +250,17 @@ def _lines(e: ValidationError) -> Iterable[str]:
         yield f"  {'.'.join(map(str, x['loc'])) or '(top)'}: {x['msg']} (found {str(x['input'])[:80]!r})"
 
 
-def workload_digest(profile: Profile, seed: int) -> str:
-    """Identity of the traffic: the profile's settings, the version of the code that makes prompts, and the seed.
+def workload_digest(profile: Profile, seed: int, turn_s: float | None = None) -> str:
+    """Identity of the traffic: the profile's settings, the version of the code that makes prompts, the seed, and how long
+    its client sent at a time, where it took turns with another.
 
     A file that the profile names counts by its content (``sha256``), wherever it lies.
     """
     from loadtests.traffic import TRAFFIC_VERSION
 
     value: list[Any] = [_identity(profile.model_dump(mode="json", exclude_none=True)), TRAFFIC_VERSION, seed]
+    if turn_s is not None:
+        value.append(turn_s)
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

@@ -48,6 +48,10 @@ class AbParams(_Strict):
     budget_minutes: float = Field(20, gt=0, description="after which no further pair of rounds begins")
     looks: int = Field(3, ge=1, le=10, description="at the figures, evenly over the budget; they share the error")
     confidence: float = Field(0.95, gt=0.5, lt=1, description="one-sided, over all looks together")
+    turn_s: float | None = Field(
+        1.5, ge=0.25, le=60, description="how long a side sends at a time; null: whole rounds, one after the other"
+    )
+    guard_s: float = Field(0.1, ge=0, description="from the last answer of a turn to the next turn")
     margin_percent: float = Field(5, gt=0, lt=100, description="the largest loss that ships")
     blocking: dict[str, list[str]] = Field(
         {"prefill": ["ttft-p50", "ttft-p95"], "decode": ["itl-p50", "itl-p95", "throughput"]},
@@ -57,6 +61,14 @@ class AbParams(_Strict):
         ["computed_tokens", "output_tokens"],
         description="of each request of each stage, on both sides: exact, so they hold or ship without an interval",
     )
+
+    @model_validator(mode="after")
+    def _turns_are_most_of_it(self) -> Self:
+        if self.turn_s is not None and self.guard_s > self.turn_s:
+            raise ValueError(
+                f"guard_s is {self.guard_s:g}, longer than a turn ({self.turn_s:g} s); take a shorter pause"
+            )
+        return self
 
 
 class SoakParams(_Strict):

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from loadtests.workload import Profile, workload_digest
+from loadtests.workload import workload_digest
 from pipeline.ab.cause import cause_of
 from pipeline.ab.counts import COUNTS, Counted, counted
 from pipeline.ab.decide import LEAST_PAIRS, Look, look_at, pairs_in, plan_looks, resolved_in, whole_pairs
 from pipeline.ab.gaps import not_comparable
-from pipeline.ab.rounds import NeverUp, Round, Which, base_first, run_round
+from pipeline.ab.pairs import Broke, Pairs, RunRound
+from pipeline.ab.rounds import NeverUp, Round
 from pipeline.ab.sides import Side
 from pipeline.errors import SeatrialError
 from pipeline.gate.statistics.looks import LookPlan
@@ -24,12 +25,11 @@ from pipeline.stage import Stage
 
 IDENTITIES = ("model", "engine", "quantisation")
 FEWEST = 2  # pairs from which there is an interval at all
-RunRound = Callable[[Side, Which, int, Profile, str, int, Path], Round]
 
 
 def compare_builds(
     base: Side, candidate: Side, params: AbParams, seed: int, out: Path, s: Stage,
-    *, round_: RunRound = run_round, clock: Callable[[], float] = time.monotonic,
+    *, round_: RunRound | None = None, clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:  # fmt: skip
     """Runs pairs of rounds, looks as planned, and returns the content of ab.json.
 
@@ -40,6 +40,9 @@ def compare_builds(
 
     A server that does not come up or dies, or a load client that fails, ends it: the verdict says so, and no figure of
     what was measured until then decides anything.
+
+    Args:
+        round_: measures whole rounds; None: as ``params`` has it.
 
     Raises:
         SeatrialError: no such profile.
@@ -54,21 +57,18 @@ def compare_builds(
     looks: list[Look] = []
     plan: LookPlan | None = None
     pair_s, pair = 0.0, 0
-    broken: tuple[Which, SeatrialError] | None = None
+    broken: Broke | None = None
+    pairs = Pairs({"base": base, "candidate": candidate}, params, profile, round_)
     while True:
-        order: tuple[Which, Which] = ("base", "candidate") if base_first(pair) else ("candidate", "base")
-        for which in order:
-            side = base if which == "base" else candidate
-            folder = out / f"{pair:02d}-{which}"
-            try:
-                rounds.append(round_(side, which, pair, profile, params.profile, seed + pair, folder))
-            except SeatrialError as e:
-                broken = (which, e)
-                break
+        try:
+            for r in pairs.run(pair, seed + pair, out):
+                rounds.append(r)
+        except Broke as e:
+            broken = e
         pair += 1
         if broken is not None:
             whole = len(whole_pairs(rounds))
-            s.say(f"the {broken[0]} broke off in pair {pair}: {broken[1]}")
+            s.say(f"the {broken.side} broke off in pair {pair}: {broken.why}")
             break
         pair_s = (clock() - began) / pair
         plan = plan or plan_looks(pairs_in(budget_s, pair_s), params)
@@ -87,7 +87,7 @@ def compare_builds(
                 break
         elif last:
             break
-    verdict, reason = _outcome(looks, whole, params) if broken is None else _broken(*broken, rounds)
+    verdict, reason = _outcome(looks, whole, params) if broken is None else _broken(broken, rounds)
     return {
         "schema_version": 1,
         "as_of": as_of,
@@ -99,7 +99,8 @@ def compare_builds(
         "not_comparable": not_comparable({"base": base, "candidate": candidate}, profile),
         "machine": this_machine().model_dump(),
         "profile": profile.name,
-        "workload_digest": workload_digest(profile, seed),
+        "workload_digest": workload_digest(profile, seed, pairs.turn_s),
+        "turns": pairs.as_json(),
         "seed": seed,
         "policy": params.model_dump(mode="json"),
         "looks": {
@@ -111,7 +112,7 @@ def compare_builds(
         "pair_s": round(pair_s, 2),
         "void_pairs": pair - whole,
         "cause": cause_of(out, whole_pairs(rounds)[-1][0].pair, work) if looks and verdict == "hold" else None,
-        "broken_off": None if broken is None else {"side": broken[0], "why": str(broken[1])},
+        "broken_off": None if broken is None else {"side": broken.side, "why": str(broken.why)},
         "estimates": _estimates(looks[-1], rounds, params) if looks else [],
         "work": [_work_row(c, blocking=ours) for c in work],
         "resolves": resolved_in(looks[-1], pair_s, params.confidence) if looks else {},
@@ -137,14 +138,15 @@ def _outcome(looks: list[Look], whole: int, params: AbParams) -> tuple[str, str]
     )
 
 
-def _broken(which: Which, why: SeatrialError, rounds: list[Round]) -> tuple[str, str]:
+def _broken(broken: Broke, rounds: list[Round]) -> tuple[str, str]:
     """A candidate whose server ends under traffic that its base has borne is held, and one that never comes up, hung or
     ended, where its base has. Of anything else - the base breaks off, or the load client, or nothing has run yet -
     nothing can be said of the candidate.
     """
+    which, why = broken.side, broken.why
     theirs = [r for r in rounds if r.side == "base"]
     borne = any(r.void is None and not r.failed for r in theirs)
-    if which == "candidate" and theirs and isinstance(why, NeverUp):
+    if which == "candidate" and (theirs or broken.other_up) and isinstance(why, NeverUp):
         return "hold", f"the candidate did not come up, the base did: {str(why).splitlines()[0]}"
     reason = f"the {which} broke off after {len(rounds)} rounds: {str(why).splitlines()[0]}"
     if which == "candidate" and borne and isinstance(why, ServerEnded):

@@ -19,6 +19,7 @@ def markdown(value: dict[str, Any]) -> str:
         f"- {_differs(value['what_differs'])}",
         f"- {value['minutes']:.1f} minutes, {len(value['rounds'])} rounds ({_void(value)}), profile "
         f"{value['profile']}, seed {value['seed']}, margin {value['policy']['margin_percent']:g} %",
+        f"- {_turns(value['turns'])}",
         "",
         "| stage | figure | base | candidate | times worse | interval | outcome |",
         "| --- | --- | ---: | ---: | ---: | --- | --- |",
@@ -42,6 +43,12 @@ def markdown(value: dict[str, Any]) -> str:
         for side, problems in quality["seed_problems"].items():
             lines += [f"Seeds are not kept by the {side}: {'; '.join(problems)}."] if problems else []
     return "\n".join(lines) + "\n"
+
+
+def _turns(turns: dict[str, Any]) -> str:
+    if turns["turn_s"] is None:
+        return f"whole rounds one after the other: {turns['why_not']}"
+    return f"both sides in turns of up to {turns['turn_s']:g} s, each to its last answer, {turns['guard_s']:g} s between two"
 
 
 def _void(value: dict[str, Any]) -> str:

@@ -1,7 +1,6 @@
 """One round: a fresh boot, warm-up, a slice of seeded traffic, and its figures from the raw records.
 
-Rounds come in pairs, A B then B A, and both of a pair get the same prompts; the next pair gets others. One server is
-alive at a time.
+Rounds come in pairs, A B then B A, and both of a pair get the same prompts; the next pair gets others (``pairs``).
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from pipeline.load.samples import measured, stage_latencies
 from pipeline.load.stolen import Stolen, why_void
 from pipeline.load.summary import QUANTILES
 from pipeline.stage import Progress, Stage
+from pipeline.targets.target import Target
 
 Which = Literal["base", "candidate"]
 METRICS = ("ttft", "itl")
@@ -72,7 +72,17 @@ class NeverUp(SeatrialError):
     """A side's server did not come up, whether it ended or hung."""
 
 
-class _Quiet(Stage):
+class Files:
+    """Where a round leaves what it measured, and beside it what server, engine and Locust write."""
+
+    def __init__(self, out: Path) -> None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        self.out = out
+        self.server, self.locust = (out.parent / f"{out.name}.{what}.log" for what in ("server", "locust"))
+        self.engine = fresh(out.parent / f"{out.name}.engine")
+
+
+class Quiet(Stage):
     """A round says nothing of its own: the comparison says how far it is."""
 
     def say(self, text: str) -> None:
@@ -91,27 +101,43 @@ def run_round(side: Side, which: Which, pair: int, profile: Profile, profile_nam
         SeatrialError: it dies, or the load client fails.
     """
     began = time.monotonic()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    logs = [out.parent / f"{out.name}.{what}.log" for what in ("server", "locust")]
-    engine_logs = fresh(out.parent / f"{out.name}.engine")
+    files = Files(out)
     with ExitStack() as opened:
-        try:
-            target = opened.enter_context(side.open(logs[0], engine_logs))
-        except SeatrialError as e:
-            raise NeverUp(str(e)) from e
+        target = booted(side, files, opened)
         stolen = Stolen()
-        load = measure(_Quiet("ab", out.name), target, profile_name, seed, out, logs[1])
+        load = measure(Quiet("ab", out.name), target, profile_name, seed, out, files.locust)
         share = stolen.share()
-    keep(engine_logs, out)
-    add_queue_times(out)
+    return round_of(which, pair, profile, seed, files, load, share, time.monotonic() - began)
+
+
+def booted(side: Side, files: Files, opened: ExitStack) -> Target:
+    """
+    Raises:
+        NeverUp: the server does not come up.
+    """
+    try:
+        return opened.enter_context(side.open(files.server, files.engine))
+    except SeatrialError as e:
+        raise NeverUp(str(e)) from e
+
+
+def round_of(
+    which: Which, pair: int, profile: Profile, seed: int, files: Files, load: dict[str, Any], share: float,
+    wall_s: float,
+) -> Round:  # fmt: skip
+    """From what was measured, once the server has ended and left its logs. ``share``: of the processors' time, by the
+    host.
+    """
+    keep(files.engine, files.out)
+    add_queue_times(files.out)
     client = load["client"]
-    records, _ = read_run(out)
+    records, _ = read_run(files.out)
     rows = measured(records)
     return Round(
         side=which,
         pair=pair,
         seed=seed,
-        wall_s=time.monotonic() - began,
+        wall_s=wall_s,
         figures=figures_of(records, load, [s.name for s in profile.stages]),
         requests=rows.height,
         failed=rows.filter(~rows["status"].is_in(["ok", "abandoned"])).height,

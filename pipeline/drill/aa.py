@@ -33,7 +33,7 @@ class Comparison(BaseModel):
     verdict: Literal["ship", "hold", "undecided"]
     reason: str
     engine: str = Field(description="digest of the engine that was held against itself")
-    policy: str = Field(description="digest of the settings of the comparison")
+    policy: str = Field(description="digest of the settings of the comparison, and of whether its sides took turns")
     profile: str
     machine_class: str
     budget_minutes: float
@@ -92,7 +92,7 @@ def of(value: dict[str, Any]) -> Comparison:
         verdict=value["verdict"],
         reason=value["reason"],
         engine=value["base"]["engine"]["digest"],
-        policy=digest_of(value["policy"]),
+        policy=digest_of(value["policy"] | {"turn_s": value["turns"]["turn_s"]}),
         profile=value["profile"],
         machine_class=Machine.model_validate(value["machine"]).machine_class,
         budget_minutes=value["policy"]["budget_minutes"],

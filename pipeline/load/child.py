@@ -15,6 +15,7 @@ from pathlib import Path
 
 import loadtests
 from engine.ports import free_port
+from loadtests.turns import Place, turn_lengths
 from loadtests.workload import Profile
 from pipeline.errors import SeatrialError
 from pipeline.processes import tail
@@ -30,10 +31,15 @@ _LOOK_EVERY_S = 0.25
 _TABLES = "\nType  "  # the first words of what Locust prints when it ends
 
 
-def longest_s(profile: Profile, *, awaits: bool = False) -> float:
-    """How long a run may take at most: each stage with its full drain, a slow first request, workers that come late."""
-    start_s = _START_S + (_AWAIT_S if awaits else 0.0)
-    return profile.planned_s + len(profile.stages) * (profile.drain_s + 10) + profile.timeout_s + start_s
+def longest_s(profile: Profile, *, awaits: bool = False, turn_s: float | None = None) -> float:
+    """How long a run may take at most: each stage with its full drain, a slow first request, workers that come late.
+    With turns each of them is drained, and another client has as many.
+    """
+    start_s = _START_S + (_AWAIT_S if awaits else 0.0) + profile.timeout_s
+    if turn_s is None:
+        return profile.planned_s + len(profile.stages) * (profile.drain_s + 10) + start_s
+    turns = sum(len(turn_lengths(s.warmup_s, s.duration_s, turn_s)) for s in profile.stages)
+    return 2 * (profile.planned_s + turns * (profile.drain_s + 10)) + start_s
 
 
 def host_and_port(given: str) -> tuple[str, int]:
@@ -82,6 +88,7 @@ def run_locust(
     workers: int = 1,
     await_at: tuple[str, int] | None = None,
     key: Key = NO_KEY,
+    place: Place | None = None,
     check: Callable[[], None] = lambda: None,
     tick: Callable[[float], None] = lambda elapsed_s: None,
 ) -> None:
@@ -91,6 +98,7 @@ def run_locust(
         workers: processes that send; from two on there is a master besides.
         await_at: address at which a master waits for that many workers of other machines instead of starting them.
         key: the server's; Locust is told the name of its variable and inherits the value.
+        place: where it is given its turns, if it takes turns with another client; goes to Locust and is closed here.
         check: called a few times a second; raises when the run has become pointless (the server died).
         tick: called with the seconds since the start.
 
@@ -102,10 +110,14 @@ def run_locust(
     ]  # fmt: skip
     secret = [] if key.variable is None else ["--api-key-env", key.variable]
     command, helpers = commands(told, workers, await_at, secret)
-    most_s = longest_s(profile, awaits=await_at is not None)
+    if place is not None:
+        command += ["--turn-s", str(place.turn_s), "--turns-fd", str(place.wire.fileno())]
+    most_s = longest_s(profile, awaits=await_at is not None, turn_s=place and place.turn_s)
     log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    child = _start(command, log)
+    child = _start(command, log, [] if place is None else [place.wire.fileno()])
+    if place is not None:
+        place.close()
     others = [_start(line, log.with_suffix(f".worker{k}.log")) for k, line in enumerate(helpers)]
     try:
         while child.poll() is None:
@@ -130,10 +142,12 @@ def run_locust(
         )
 
 
-def _start(command: list[str], log: Path) -> subprocess.Popen[bytes]:
+def _start(command: list[str], log: Path, keep: Sequence[int] = ()) -> subprocess.Popen[bytes]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("LOCUST_")}
     with log.open("wb") as f:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=f, stderr=subprocess.STDOUT, env=env)
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=f, stderr=subprocess.STDOUT, env=env, pass_fds=keep
+        )
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

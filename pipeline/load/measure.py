@@ -12,6 +12,7 @@ import polars as pl
 from engine.artifact import Named
 from loadtests.output import read_run
 from loadtests.records import RunInfo
+from loadtests.turns import Place
 from loadtests.workload import Profile, ProfileError, load_profile, profile_path, workload_digest
 from pipeline.errors import SeatrialError
 from pipeline.files import atomic_dir, write_json
@@ -54,11 +55,12 @@ def measure(
     log: Path,
     workers: int = 1,
     await_at: tuple[str, int] | None = None,
+    place: Place | None = None,
 ) -> dict[str, Any]:
     """Runs the profile against ``target`` and writes the five files of ``final`` in one step; returns ``load.json``.
 
     ``workers``: load clients that share the profile between them; ``await_at``: where to wait for them, if they are
-    others' processes.
+    others' processes. ``place``: where the client is given its turns, if it takes turns with that of another server.
 
     Raises:
         SeatrialError: the server died, Locust failed, or the records are not what was asked for.
@@ -86,6 +88,7 @@ def measure(
                 workers=workers,
                 await_at=await_at,
                 key=target.key,
+                place=place,
                 check=target.check_alive,
                 tick=lambda elapsed_s: bar.advance(max(int(elapsed_s) - bar.done, 0)),
             )
@@ -95,10 +98,11 @@ def measure(
             records, run = read_run(out)
         except (OSError, ValueError, pl.exceptions.PolarsError) as e:
             raise SeatrialError(f"Locust ended well but left no readable records in {out}: {e}; see {log}") from e
-        if run.workload_digest != workload_digest(profile, seed):
+        digest = workload_digest(profile, seed, place and place.turn_s)
+        if run.workload_digest != digest:
             raise SeatrialError(f"{profile_path(profile_name)} changed while it was being run; run the stage again")
         pairs = sent_again(records, profile, target, seed=seed)
-        header = _header(target, profile, seed, began_at, after["info"])
+        header = _header(target, f"{profile.name} (seed {seed})", digest, began_at, after["info"])
         samples = samples_frame(sampler.rows, run.started_at)
         lengths = None if profile.output.fixed_by != "ignore_eos" else target.lacking("ignore_eos")
         load = load_json(records, run, profile, header, fixed_output=_fixed(profile) and lengths is None) | {
@@ -135,9 +139,22 @@ def measure(
 
 def _windows(run: RunInfo) -> list[StageWindow]:
     return [
-        StageWindow(x["name"], x["start_s"] + x["warmup_s"], x["end_s"], closed=x.get("users") is not None)
-        for x in run.stages
+        StageWindow(x["name"], _measured_from_s(x), x["end_s"], closed=x.get("users") is not None) for x in run.stages
     ]
+
+
+def _measured_from_s(stage: dict[str, Any]) -> float:
+    first = next((t["start_s"] for t in stage.get("turns") or [] if t["measured"]), None)
+    return float(stage["start_s"] + stage["warmup_s"] if first is None else first)
+
+
+def _own_s(run: RunInfo) -> dict[str, float]:
+    """Of the stages that were sent in turns: how long the measured ones were together, each to its last answer."""
+    return {
+        x["name"]: sum(t["end_s"] - t["start_s"] for t in x["turns"] if t["measured"])
+        for x in run.stages
+        if x.get("turns")
+    }
 
 
 def _fixed(profile: Profile) -> bool:
@@ -172,12 +189,13 @@ def load_json(
     Args:
         fixed_output: whether the server went on to the length that was asked for; None: as the profile wanted.
     """
-    windows = {w.name: (w.from_s, w.to_s) for w in _windows(run)}
+    windows, own_s = {w.name: (w.from_s, w.to_s) for w in _windows(run)}, _own_s(run)
     goodput = profile.goodput.model_dump() if profile.goodput else None
     fixed = _fixed(profile) if fixed_output is None else fixed_output
 
     def figures(names: list[str]) -> dict[str, Any]:
-        return summarise(records, {n: windows[n] for n in names}, fixed_output=fixed, goodput=goodput)
+        mine = {n: windows[n] for n in names}
+        return summarise(records, mine, fixed_output=fixed, goodput=goodput, own_s=own_s)
 
     return {
         "schema_version": 1,
@@ -212,13 +230,13 @@ def _figures(target: Target) -> dict[str, Any]:
         return dict(target.key.scrub(found))
 
 
-def _header(target: Target, profile: Profile, seed: int, measured_at: str, info: dict[str, Any] | None) -> Header:
+def _header(target: Target, workload: str, digest: str, measured_at: str, info: dict[str, Any] | None) -> Header:
     model, engine, quantisation = target.identities
     return Header(
         model=model,
         engine=engine,
         quantisation=quantisation,
-        workload=Named(name=f"{profile.name} (seed {seed})", digest=workload_digest(profile, seed)),
+        workload=Named(name=workload, digest=digest),
         machine=this_machine(),
         measured_at=measured_at,
         engine_requested=target.engine_requested,

@@ -8,8 +8,9 @@ reason.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, get_args
 
 import polars as pl
@@ -59,6 +60,7 @@ def summarise(
     *,
     fixed_output: bool,
     goodput: dict[str, float] | None,
+    own_s: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """The figures of the given stages together.
 
@@ -66,6 +68,7 @@ def summarise(
         windows: measured part of each stage, (from_s, to_s). Rates count what arrived inside: tokens by their own
             time, whichever request they belong to, so neither end of the window is counted twice or left out.
         fixed_output: the server was told to go on to the length asked for, so "cut off" means nothing.
+        own_s: how much of its window a stage had to itself, where it took turns with another client: what rates are of.
         goodput: limits ``ttft_ms`` and ``tpot_ms`` that a good request keeps.
 
     Returns:
@@ -98,7 +101,7 @@ def summarise(
             intervals[name] = {"interval": list(ends), "n": n, "n_effective": float(n)}
         else:
             reasons[name] = "no requests"
-    out |= _rates(records, windows)
+    out |= _rates(records, windows, own_s)
     ok = rows.filter(pl.col("status") == "ok")
     out["output_tokens_mean"] = _mean(ok["output_tokens"])
     out["asked_tokens_mean"] = _mean(ok["max_tokens"])
@@ -149,8 +152,10 @@ def queue_figures(records: pl.DataFrame, unknown: str = "the server does not rep
     return out
 
 
-def _rates(records: pl.DataFrame, windows: dict[str, tuple[float, float]]) -> dict[str, float]:
-    length = sum(b - a for a, b in windows.values())
+def _rates(
+    records: pl.DataFrame, windows: dict[str, tuple[float, float]], own_s: Mapping[str, float]
+) -> dict[str, float]:
+    length = sum(own_s.get(stage, b - a) for stage, (a, b) in windows.items())
     tokens = prompts = ended = 0
     for stage, (from_s, to_s) in windows.items():
         mine = records.filter(pl.col("stage") == stage)
