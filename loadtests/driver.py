@@ -8,8 +8,8 @@
 
 A request due inside a stage is followed to its end during the drain. What still runs after that is cut and recorded as
 censored. One of several workers drives its ``Share`` of the same plan; when a stage begins is then for the master to
-say (``begins``). A client that shares the machine with another one sends in turns (``loadtests.turns``): a user who is free
-outside of them is due when the next one begins, and a stage is as long as its turns are together.
+say (``begins``). A client that shares the machine with another one sends in turns (``loadtests.turns``): a user who is
+free outside of them is due when the next one begins, and a stage is as long as its turns are together.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _AHEAD = 64  # visits made ahead, beside one for each closed-loop user
 
 
 class StageRun:
-    """One stage under way. Times are seconds since the run's start. ``turns``: None where it is its client's all along."""
+    """One stage under way. Times are seconds since the run's start. ``turns``: None where its client takes none."""
 
     def __init__(
         self, spec: StageSpec, seed: int, start_s: float, ahead: Ahead, turns: list[Turn] | None = None
@@ -79,8 +79,9 @@ class StageRun:
         assert self.loop is not None
         turn = self.turns[-1]
         at_s = max(at_s, turn.start_s)
-        active = self.loop.next_active(slot or 0, turn.before_s + at_s - turn.start_s)
-        at_s = self.end_s if active is None else turn.start_s + active - turn.before_s
+        within_s = turn.before_s + at_s - turn.start_s
+        active = self.loop.next_active(slot or 0, within_s)
+        at_s = math.inf if active is None else at_s + (active - within_s)
         return at_s if at_s < turn.until_s else None
 
     def next_due(self, slot: int | None, at_s: float) -> float | None:
@@ -96,8 +97,8 @@ class Driver:
 
     ``on_end`` is called after each request. ``failure`` says why a run is worth nothing (a server without usage).
     ``begins`` gives the moment on ``clock``, the machine's monotonic one, at which stage i begins; it may wait for that
-    to be settled, and says None when it will not be. Default: now. ``seat``: where this client is given its turns, if it
-    takes turns with another.
+    to be settled, and says None when it will not be. Default: now. ``seat``: where this client is given its turns, if
+    it takes turns with another.
 
     Raises:
         ValueError: a stage's arrivals wait for nobody, so not for a turn either.
@@ -118,9 +119,7 @@ class Driver:
         seat: Seat | None = None,
     ) -> None:
         if seat is not None and (name := profile.waits_for_nobody) is not None:
-            raise ValueError(
-                f"stage {name} has open-loop arrivals, which wait for nobody: they cannot be sent in turns"
-            )
+            raise ValueError(f"stage {name} has open-loop arrivals, which wait for nobody, so for no turn either")
         self.profile, self.endpoint, self.model, self.seed, self.share = profile, endpoint, model, seed, share
         self._continuous, self._on_end = continuous_usage, on_end
         self._clock, self._begins, self._seat = clock, begins or (lambda stage: clock()), seat

@@ -17,6 +17,7 @@ import selectors
 import socket
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -25,8 +26,8 @@ _WANT, _END, _GO, _OVER, _STOP = b"w", b"e", b"g", b"o", b"s"
 
 @dataclass
 class Turn:
-    """Part of a stage in which its client may send: what is due from ``start_s`` to ``until_s``. ``before_s``: of the
-    stage's length, in turns before this one; ``end_s``: when the last of it was answered.
+    """Part of a stage in which its client may send: what is due from ``start_s`` to ``until_s``. ``before_s``: how much
+    of the stage was before it; ``end_s``: when the last of it was answered.
     """
 
     start_s: float
@@ -37,11 +38,11 @@ class Turn:
 
 
 def turn_lengths(warmup_s: float, duration_s: float, turn_s: float) -> list[tuple[float, bool]]:
-    """(length_s, measured) of a stage's turns: equal ones of at most ``turn_s``, and none both warms up and measures."""
+    """(length_s, measured) of a stage's turns: of at most ``turn_s``, and none both warms up and measures."""
     out: list[tuple[float, bool]] = []
     for length_s, measured in ((warmup_s, False), (duration_s, True)):
         count = math.ceil(length_s / turn_s)
-        out += [(length_s / count, measured)] * count
+        out += [(length_s / max(count, 1), measured)] * count
     return out
 
 
@@ -62,10 +63,8 @@ class Seat:
 
     def leave(self) -> None:
         """Gives up the place; whoever waits at it waits no longer."""
-        try:
+        with suppress(OSError):  # the table was gone before
             self._wire.shutdown(socket.SHUT_RDWR)
-        except OSError:  # the table was gone before
-            pass
 
     def _say(self, what: bytes) -> bytes:
         try:
@@ -110,6 +109,14 @@ class Table:
             place.close()
 
     def _run(self) -> None:
+        try:
+            self._give()
+        finally:
+            for wire in self._wires:  # whoever still waits, or asks again, is told that there is no table
+                with suppress(OSError):
+                    wire.shutdown(socket.SHUT_WR)
+
+    def _give(self) -> None:
         at_table, wanting, ended = set(range(len(self._wires))), set[int](), set[int]()
         last, holder = len(self._wires) - 1, None
         began = False
@@ -132,8 +139,7 @@ class Table:
                 if ended >= at_table:
                     for i in at_table:
                         _tell(self._wires[i], _OVER)
-                    at_table = set()
-                    continue
+                    return
                 if holder is None and began:
                     following = _following(last, len(self._wires), at_table - ended)
                     if following in wanting:
@@ -155,7 +161,5 @@ def _read(wire: socket.socket) -> bytes:
 
 
 def _tell(wire: socket.socket, what: bytes) -> None:
-    try:
+    with suppress(OSError):  # it has just gone, which is read next
         wire.sendall(what)
-    except OSError:  # it has just gone, which is read next
-        pass

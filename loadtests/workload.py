@@ -251,8 +251,8 @@ def _lines(e: ValidationError) -> Iterable[str]:
 
 
 def workload_digest(profile: Profile, seed: int, turn_s: float | None = None) -> str:
-    """Identity of the traffic: the profile's settings, the version of the code that makes prompts, the seed, and how long
-    its client sent at a time, where it took turns with another.
+    """Identity of the traffic: the profile's settings, the version of the code that makes prompts, the seed, and how
+    long its client sent at a time, where it took turns with another.
 
     A file that the profile names counts by its content (``sha256``), wherever it lies.
     """

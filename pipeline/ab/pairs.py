@@ -1,10 +1,10 @@
 """A pair of rounds over the same traffic: both sides in turns, or whole rounds one after the other.
 
-In turns:   boot A, boot B;   A B A B ... A B;   end both        each turn about a second, each side with a client of its own
+In turns:   boot A, boot B;   A B A B ... A B;   end both      (a turn: about a second; each side has its own client)
 Whole:      boot A, A, end A;   boot B, B, end B
 
-Who is first alternates from pair to pair. A side that breaks off leaves the other to go on to its end, which then has its
-round: that is how one knows that the base bore what the candidate did not.
+Who is first alternates from pair to pair. A side that breaks off leaves the other to go on to its end, which then has
+its round: that is how one knows that the base bore what the candidate did not.
 """
 
 from __future__ import annotations

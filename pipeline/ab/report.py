@@ -48,7 +48,7 @@ def markdown(value: dict[str, Any]) -> str:
 def _turns(turns: dict[str, Any]) -> str:
     if turns["turn_s"] is None:
         return f"whole rounds one after the other: {turns['why_not']}"
-    return f"both sides in turns of up to {turns['turn_s']:g} s, each to its last answer, {turns['guard_s']:g} s between two"
+    return f"both sides in turns of {turns['turn_s']:g} s, each to its last answer, {turns['guard_s']:g} s between two"
 
 
 def _void(value: dict[str, Any]) -> str:

@@ -112,7 +112,8 @@ def run_locust(
     command, helpers = commands(told, workers, await_at, secret)
     if place is not None:
         command += ["--turn-s", str(place.turn_s), "--turns-fd", str(place.wire.fileno())]
-    most_s = longest_s(profile, awaits=await_at is not None, turn_s=place and place.turn_s)
+    turn_s = None if place is None else place.turn_s
+    most_s = longest_s(profile, awaits=await_at is not None, turn_s=turn_s)
     log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     child = _start(command, log, [] if place is None else [place.wire.fileno()])

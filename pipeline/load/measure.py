@@ -98,7 +98,7 @@ def measure(
             records, run = read_run(out)
         except (OSError, ValueError, pl.exceptions.PolarsError) as e:
             raise SeatrialError(f"Locust ended well but left no readable records in {out}: {e}; see {log}") from e
-        digest = workload_digest(profile, seed, place and place.turn_s)
+        digest = workload_digest(profile, seed, None if place is None else place.turn_s)
         if run.workload_digest != digest:
             raise SeatrialError(f"{profile_path(profile_name)} changed while it was being run; run the stage again")
         pairs = sent_again(records, profile, target, seed=seed)
