@@ -23,9 +23,9 @@ from loadtests.workload import Profile
 from pipeline.ab.room import available_bytes, held_bytes, why_no_room
 from pipeline.ab.rounds import Files, NeverUp, Quiet, Round, Which, base_first, booted, round_of, run_round
 from pipeline.ab.sides import Side
-from pipeline.ab.stolen import Stolen
 from pipeline.errors import SeatrialError
 from pipeline.load.measure import measure
+from pipeline.load.stolen import Stolen
 from pipeline.params import AbParams
 from pipeline.targets.target import Target
 

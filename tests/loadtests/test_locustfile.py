@@ -96,6 +96,13 @@ def test_a_run_worth_nothing_says_why(
     assert not (tmp_path / "out").exists()
 
 
+def test_turns_need_somebody_who_gives_them(short: Path) -> None:
+    with mock_server() as server:
+        done = headless("--host", server.url, "--profile", short, "--turn-s", 1)
+    assert done.returncode == 2
+    assert "--turn-s is 1, --turns-fd -1; expected both or neither" in done.stdout + done.stderr
+
+
 def test_ctrl_c_leaves_what_was_measured(short: Path, tmp_path: Path) -> None:
     value = yaml.safe_load(short.read_text())
     value["stages"][0]["duration_s"] = 60
