@@ -106,9 +106,10 @@ def explain_ab(ab: AbParams) -> str:
     t s / sqrt(n); an equal build is inside the margin in 4 of 5 runs up to the spread told.
     """
     margin = math.log1p(ab.margin_percent / 100)
+    how = "one after the other" if ab.turn_s is None else f"both sides in turns of {ab.turn_s:g} s"
     lines = [
-        f"seatrial ab: rounds A B B A of profile {ab.profile} for up to {ab.budget_minutes:g} minutes, {ab.looks} looks"
-        f" that share {1 - ab.confidence:.0%} of error (Pocock-type spending)",
+        f"seatrial ab: pairs of rounds, {how}, of profile {ab.profile} for up to {ab.budget_minutes:g} minutes,"
+        f" {ab.looks} looks that share {1 - ab.confidence:.0%} of error (Pocock-type spending)",
         *(f"    {stage}: {', '.join(names)} block" for stage, names in ab.blocking.items()),
         f"    ship: each is surely less than {ab.margin_percent:g} % worse; hold: one is surely worse by more, among"
         " all that block; else undecided",

@@ -185,6 +185,8 @@ def test_the_sample_that_fails_twice_the_share_is_just_enough() -> None:
 def test_the_comparison_of_builds_is_explained_too() -> None:
     text = explain_ab(AbParams(margin_percent=5, budget_minutes=20, looks=3))
     assert "for up to 20 minutes, 3 looks that share 5% of error" in text
+    assert "pairs of rounds, both sides in turns of 1.5 s, of profile ab" in text
+    assert "pairs of rounds, one after the other, of profile ab" in explain_ab(AbParams(turn_s=None))
     assert "prefill: ttft-p50, ttft-p95 block" in text
     assert "computed_tokens, output_tokens of the same requests block in every stage: exact" in text
     # With 5 degrees of freedom t is 2.015 at 95 % and 0.920 at 80 %: ln 1.05 sqrt(6) / 2.935 = 4.07 %, or 4.16 %.
