@@ -2,7 +2,7 @@
 
 Both sides write the form of compressed-tensors, so one decoder reads both, and no kernel, no head and no dtype of an
 engine is in what is compared: only the weights that a recipe chose. Where a linear's inputs are of 8 bits (W8A8), they
-are rounded for each token before the product, to codes from -127 to 127 with a scale of max|x| / 127.
+are rounded for each token before the product, with a scale of max|x| / 127 as our kernels and vLLM's have it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ from pipeline.weights import TensorFiles
 HEAD = "lm_head.weight"
 STORED = ("weight_packed", "weight_scale", "weight_zero_point", "weight_shape")
 CONFIDENCE = 0.95
+SPAN, SPAN_OF_COMPRESSED_TENSORS = (
+    127.0,
+    127.5,
+)  # of codes: the largest magnitude's, as kernels have it and as it has it
 
 
 @dataclass(frozen=True)
@@ -74,8 +78,8 @@ def _spec(parts: dict[str, Tensor]) -> LinearSpec:
     return LinearSpec(pattern="*", scheme="w4a16", symmetric="weight_zero_point" not in parts)
 
 
-def loaded(base: Path, found: Decoded) -> Any:
-    """The model of ``base`` with these weights.
+def loaded(base: Path, found: Decoded, span: float = SPAN) -> Any:
+    """The model of ``base`` with these weights; ``span``: of inputs of 8 bits.
 
     Raises:
         SeatrialError: weights that the model does not have, or lacks.
@@ -92,14 +96,14 @@ def loaded(base: Path, found: Decoded) -> Any:
     model.tie_weights()
     for name, module in model.named_modules():
         if name in found.rounded:
-            module.register_forward_pre_hook(lambda _, inputs: (eight_bits(inputs[0]), *inputs[1:]))
+            module.register_forward_pre_hook(lambda _, inputs: (eight_bits(inputs[0], span), *inputs[1:]))
     return model.eval()
 
 
-def eight_bits(x: Tensor) -> Tensor:
-    """Each token (the last dimension) rounded to 255 steps of its own largest magnitude."""
-    scale = x.abs().amax(-1, keepdim=True).clamp(min=1e-12) / 127
-    return (x / scale).round().clamp(-127, 127) * scale
+def eight_bits(x: Tensor, span: float = SPAN) -> Tensor:
+    """Each token (the last dimension) rounded to steps of its own largest magnitude / ``span``."""
+    scale = x.abs().amax(-1, keepdim=True).clamp(min=1e-12) / span
+    return (x / scale).round().clamp(-128, 127) * scale
 
 
 @torch.no_grad()

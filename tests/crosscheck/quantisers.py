@@ -41,7 +41,15 @@ from pipeline.params import Params, load_params
 from pipeline.quantize.calibrate import calibration_sequences
 from pipeline.quantize.registry import parse_entry
 from pipeline.stage import stage
-from tests.crosscheck.divergences import Ratio, decoded, distributions, loaded, mean_ratio, scored
+from tests.crosscheck.divergences import (
+    SPAN_OF_COMPRESSED_TENSORS,
+    Ratio,
+    decoded,
+    distributions,
+    loaded,
+    mean_ratio,
+    scored,
+)
 from tests.crosscheck.environment import Environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -224,7 +232,8 @@ def measure(
         quantised = loaded(model, weights)
         if name in theirs:
             ids = json.loads((directory.parent / f"{_tier_of(name)}-sequences.json").read_text(encoding="utf-8"))[0]
-            probed = scored(distributions(quantised, ids), ids).logprobs
+            as_it_computes = loaded(model, weights, SPAN_OF_COMPRESSED_TENSORS)
+            probed = scored(distributions(as_it_computes, ids), ids).logprobs
             difference = check_probe(name, probed, _probe(directory)["logprobs"])
             console.print(f"{name}: {difference:.2g} nats a token from llmcompressor's own log-probabilities")
         found[name] = answers(quantised, asked, truth)

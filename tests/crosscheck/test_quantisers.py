@@ -85,6 +85,7 @@ def test_a_token_keeps_its_largest_input_and_loses_half_a_step_of_the_others() -
     x = torch.tensor([[1.27, 0.014, -0.016], [-254.0, 1.1, 0.0]])
     torch.testing.assert_close(eight_bits(x), torch.tensor([[1.27, 0.01, -0.02], [-254.0, 2.0, 0.0]]))
     assert eight_bits(torch.zeros(1, 3)).tolist() == [[0.0] * 3]
+    assert eight_bits(torch.tensor([[-127.5, 127.5, 1.4]]), 127.5).tolist() == [[-128.0, 127.0, 1.0]]
 
 
 def test_the_ratio_is_that_of_means_over_tokens() -> None:
