@@ -1,4 +1,4 @@
-"""The reference once, then every variant against it: records in ``reports/fidelity``.
+"""The reference once, on a KV cache of 16 bits, then every variant against it: records in ``reports/fidelity``.
 
 The whole distributions of the reference lie on disk in between: 4 bytes a token and entry of the vocabulary.
 """
@@ -76,7 +76,8 @@ def measure(
     longest = max([sizes.output_tokens + max(map(len, work.prompts), default=0), len(work.long), sizes.sequence_tokens])
     config = config.model_copy(update={"max_model_len": max(config.max_model_len, longest)})
     try:
-        with _asked(Variant(reference), config, options, store=True) as (target, asker):
+        wide = config.model_copy(update={"kv_dtype": "auto"})
+        with _asked(Variant(reference), wide, options, store=True) as (target, asker):
             truth = _answers(asker, work, sizes, f"{reference} (reference)", s)
             of: dict[str, Any] = {
                 "variant": reference,

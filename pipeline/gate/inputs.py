@@ -30,6 +30,8 @@ _BEFORE = ("fetch", "quantize@{tier}")  # whose outputs those stages read
 CHECKED_BY = "check_evalsets"
 _FOUND_CHARS = 60
 REVIEW = Path("reports/review.json")
+FIDELITY = Path("reports/fidelity")
+NARROW_KV = ("int8", "fp8")  # KV dtypes below 16 bits
 IN_SERVICE = "in-service"  # RESULTS/IN_SERVICE/eval: the release in service, asked what the set has become since
 FILES = (
     "plan.json",
@@ -46,6 +48,10 @@ class _Part(BaseModel):
     """What the gate reads of a file; the rest of it is let be."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+
+class _Named(_Part):
+    digest: str
 
 
 class _Ledger(_Part):
@@ -96,6 +102,39 @@ class _Item(_Part):
     choice_logprobs: list[float] | None = None
 
 
+class _Slope(_Part):
+    per_1000_tokens: float
+    upper: float
+    confidence: float = Field(gt=0.5, lt=1)
+    bins: int = Field(ge=3)
+
+
+class _Long(_Part):
+    tokens: int = Field(ge=0)
+    kl_mean: float | None
+    slope: _Slope | None
+
+
+class _Quantised(_Part):
+    quantisation: _Named
+
+
+class _Computed(_Part):
+    kv_dtype: str
+
+
+class _Of(_Part):
+    engine_derived: _Computed
+
+
+class _Fidelity(_Part):
+    tier: str
+    kv_dtype: str
+    header: _Quantised
+    reference: _Of
+    long: _Long
+
+
 class _Stage(_Part):
     requests: int = Field(ge=0)
 
@@ -135,6 +174,7 @@ class TierRun:
     records: pl.DataFrame | None = None
     server: dict[str, Any] | None = None
     samples: pl.DataFrame | None = None
+    fidelity: dict[str, dict[str, Any]] = field(default_factory=dict)  # by KV dtype: reports/fidelity
     problems: dict[str, str] = field(default_factory=dict)
     earlier: list[str] = field(default_factory=list)
 
@@ -191,7 +231,18 @@ def read_tier(tier: str, root: Path = RESULTS) -> TierRun:
             for name, value in (("eval/eval.json", run.evaluation), ("load/load.json", run.load))
             if value is not None and (why := _not_run_well(_STAGES[_part(name)], tier))
         ]
+        _read_fidelity(run)
     return run
+
+
+def _read_fidelity(run: TierRun) -> None:
+    """The records of ``seatrial fidelity`` on narrow KV caches, by the name of the variant; most runs have none."""
+    for dtype in NARROW_KV:
+        record, why = _optional(FIDELITY / f"{run.tier}+kv-{dtype}.json", _Fidelity, "seatrial fidelity")
+        if record is not None and (record["tier"], record["kv_dtype"]) == (run.tier, dtype):
+            run.fidelity[dtype] = record
+        elif why is not None:
+            run.problems[f"fidelity {dtype}"] = why
 
 
 def _part(name: str) -> str:
@@ -229,10 +280,6 @@ class _Criterion(_Part):
         return self
 
 
-class _Named(_Part):
-    digest: str
-
-
 class _Build(_Part):
     model: _Named
     engine: _Named
@@ -248,12 +295,17 @@ class _Review(_Part):
 
 def read_review(path: Path = REVIEW) -> tuple[dict[str, Any] | None, str | None]:
     """(people's ratings, None), (None, None) where nobody was asked, (None, why) where they cannot be read."""
+    return _optional(path, _Review, "seatrial review import")
+
+
+def _optional(path: Path, model: type[_Part], writer: str) -> tuple[dict[str, Any] | None, str | None]:
+    """(what it holds, None), (None, None) where there is no such file, (None, why) where it cannot be read."""
     try:
-        return _checked(_Review)(path), None
+        return _checked(model)(path), None
     except FileNotFoundError:
         return None, None
     except ValidationError as e:
-        return None, f"{path} is not what `seatrial review import` writes: {_first(e)}"
+        return None, f"{path} is not what `{writer}` writes: {_first(e)}"
     except (OSError, ValueError, RecursionError) as e:
         return None, f"{path} cannot be read: {e}"
 
@@ -355,7 +407,8 @@ def input_digests(tiers: list[str], root: Path = RESULTS, evalset: Path = EVALSE
     stages left that did not end well, since their results may be of an earlier run.
     """
     again = [root / IN_SERVICE / name for name in ("eval/eval.json", "eval/items.jsonl")]
-    paths = [root / tier / name for tier in tiers for name in FILES] + [evalset, REVIEW, *again]
+    drift = [p for t in tiers for dtype in NARROW_KV if (p := FIDELITY / f"{t}+kv-{dtype}.json").is_file()]
+    paths = [root / tier / name for tier in tiers for name in FILES] + [evalset, REVIEW, *again, *drift]
     failed = [p for p in sorted(FAILED.glob("*.txt")) if _matters(p.stem, tiers)]
     return {p.as_posix(): sha256_file(p) if p.is_file() else None for p in [*paths, *failed]}
 

@@ -128,6 +128,16 @@ class KvIntegrity(_Rule):
     kind: Literal["kv_integrity"]
 
 
+class KvDrift(_Rule):
+    """How the divergence of the reference on a KV cache of fewer bits from itself grows with the length
+    (reports/fidelity), for tiers that are served from one: surely by no more than the limit. Not measured: undecided.
+    """
+
+    kind: Literal["kv_drift"]
+    limit_nats: float = Field(gt=0, description="per token, for 1,000 tokens more before it")
+    min_tokens: int = Field(ge=512, description="length of the sequence below which it is undecided")
+
+
 class Review(_Rule):
     """People's ratings against the release in service (reports/review.json): no criterion's mean is lower by more than
     the margin. Where nobody was asked it says so, and never passes.
@@ -155,7 +165,7 @@ class LatencyBaseline(_Rule):
 
 Rule = (
     LatencyLimit | ErrorRate | Truncation | QualityDelta | Pinned | AnswerLength | CutOff | Divergence | EvalsetHealth
-    | Provenance | ClientHealth | LedgerMatch | KvIntegrity | Review | QualityBaseline | LatencyBaseline
+    | Provenance | ClientHealth | LedgerMatch | KvIntegrity | KvDrift | Review | QualityBaseline | LatencyBaseline
 )  # fmt: skip
 KINDS = tuple(r.model_fields["kind"].annotation.__args__[0] for r in Rule.__args__)
 

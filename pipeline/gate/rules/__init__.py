@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.gate.context import Context
 from pipeline.gate.result import RuleResult
-from pipeline.gate.rules import baseline, health, latency, quality, review
+from pipeline.gate.rules import baseline, health, kv_drift, latency, quality, review
 
 Judge = Callable[[Any, Context], list[RuleResult]]
 
@@ -25,6 +25,7 @@ JUDGES: dict[str, Judge] = {
     "client_health": health.client_health,
     "ledger": health.ledger,
     "kv_integrity": health.kv_integrity,
+    "kv_drift": kv_drift.kv_drift,
     "review": review.review,
     "quality_baseline": baseline.quality_baseline,
     "latency_baseline": baseline.latency_baseline,

@@ -93,6 +93,17 @@ def test_an_int8_cache_is_a_variant_of_its_own(records: list[dict[str, Any]]) ->
     assert narrow["long"]["reason"] == "199 tokens; a slope needs 512"
 
 
+def test_the_reference_has_16_bits_in_its_cache_whatever_the_engine_is_told(
+    places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at(monkeypatch, places)
+    monkeypatch.setattr(run, "RECORDS", tmp_path)
+    narrow = CONFIG.model_copy(update={"kv_dtype": "int8"})
+    (record,) = measure("bf16", [Variant("bf16")], narrow, WORK, SIZES, tmp_path / "work", Stage("fidelity", None))
+    assert (record["kv_dtype"], record["reference"]["engine_derived"]["kv_dtype"]) == ("int8", "float32")
+    assert record["parts"]["held_out"]["kl_mean"] > 0
+
+
 def test_records_are_written_and_distributions_are_not_kept(records: list[dict[str, Any]], places: Path) -> None:
     assert not (places / "work").exists()
     read = read_records(places / "records")

@@ -48,7 +48,7 @@ MISTAKES: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda g: g.update(limits=1), "gate.limits: Extra inputs are not permitted"),
     (_add({"id": "x", "kind": "vibes"}), "rule 'x' has the unknown kind 'vibes'; known: latency_limit"),
     (_add({"id": "x"}), "rule 'x' has the unknown kind None"),
-    (_add("p95"), "rule number 21 is 'p95', expected a mapping"),
+    (_add("p95"), "rule number 22 is 'p95', expected a mapping"),
     (
         lambda g: g["policies"]["release"].update(limits_for="gpu"),
         "release.limits_for is 'gpu'; gate.machine_classes ha",
