@@ -4,6 +4,10 @@ Fields: compressed-tensors, ``QuantizationConfig``. The spec of the layers becom
 linears with a spec of their own are named one by one, since a name counts before a class there. A group says its format
 where the format of the whole does not: of several, or where 4 bits beside 8-bit activations would be taken for one
 value a byte.
+
+``dequantize`` is read by transformers alone: weights as they load, not when they are first used. In 5.24 it is the
+only way in for packed zero points, since compressed-tensors prepares a model for unpacked ones; it knows but one group,
+and rounds no activations.
 """
 
 from __future__ import annotations
@@ -47,8 +51,10 @@ def compressed_tensors_config(specs: list[LinearSpec], modules: Iterable[str]) -
     formats = {FORMATS[s.scheme] for s, _ in targets}
     told = len(formats) > 1 or any(s.scheme == "w4a8" for s, _ in targets)
     groups = [_group(s, names) | ({"format": FORMATS[s.scheme]} if told else {}) for s, names in targets]
+    asymmetric = len(targets) == 1 and targets[0][0].scheme == "w4a16" and not targets[0][0].symmetric
     return {
         "quant_method": "compressed-tensors",
+        **({"dequantize": True} if asymmetric else {}),
         "format": "mixed-precision" if len(formats) > 1 else formats.pop(),
         "quantization_status": "compressed",
         "config_groups": {f"group_{i}": group for i, group in enumerate(groups)},

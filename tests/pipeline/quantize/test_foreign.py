@@ -97,3 +97,13 @@ def test_one_byte_schemes() -> None:
         "float",
         "float",
     )
+
+
+def test_transformers_is_told_to_unpack_zero_points() -> None:
+    told = {
+        "asymmetric": [w4a16(64, False)],
+        "symmetric": [w4a16(64, True)],
+        "several": [w4a16(64, False), SPEC],
+        "rounded": [w4a16(64, False).model_copy(update={"scheme": "w4a8"})],
+    }
+    assert [name for name, specs in told.items() if "dequantize" in (config_of(specs) or {})] == ["asymmetric"]
