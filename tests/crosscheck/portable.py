@@ -79,9 +79,11 @@ def by_vllm(artifact: Path, sequences: Sequence[list[int]], dtype: str, environm
     return found
 
 
-def vllm_rows(theirs: list[Tensor], ours: list[Tensor], sequences: Sequence[list[int]], dtype: str) -> list[Row]:
-    """``ours``: in ``dtype`` as well."""
-    ours = [p[:-1] for p in ours]
+def vllm_rows(
+    theirs: list[Tensor], ours: list[Tensor], exact: list[Tensor], sequences: Sequence[list[int]], dtype: str
+) -> list[Row]:
+    """``ours``: in ``dtype`` as well. ``exact``: ours in float32."""
+    ours, exact = [p[:-1] for p in ours], [p[:-1] for p in exact]
     top, told = [], []
     for p, q, ids in zip(theirs, ours, sequences, strict=True):
         best = p.topk(TOP, dim=-1).indices
@@ -94,7 +96,12 @@ def vllm_rows(theirs: list[Tensor], ours: list[Tensor], sequences: Sequence[list
         rows.append(
             Row(f"{dtype}: log-probabilities of the {what} from vLLM's", f"mean {mean:.2e}, largest {largest:.2e}")
         )
-    return [*rows, Row(f"{dtype}: most likely token the same in vLLM", f"{float(agreed.float().mean()):.2%}")]
+    rows.append(Row(f"{dtype}: most likely token the same in vLLM", f"{float(agreed.float().mean()):.2%}"))
+    if dtype == "bfloat16":
+        ratio = distance(ours, exact) / distance(theirs, exact)
+        what = "bf16: our error to vLLM's, from our float32"
+        rows.append(Row(what, f"{ratio:.3f}", f"<= {MAX_ERROR_RATIO}", ratio <= MAX_ERROR_RATIO))
+    return rows
 
 
 def crosscheck(artifact: Path, vllm: Environment | None, dtype: str) -> list[Row]:
@@ -114,7 +121,7 @@ def crosscheck(artifact: Path, vllm: Environment | None, dtype: str) -> list[Row
     if vllm is None:
         return rows
     same = ours if dtype == "float32" else by_engine(artifact, "bfloat16", sequences)
-    return [*rows, *vllm_rows(by_vllm(artifact, sequences, dtype, vllm), same, sequences, dtype)]
+    return [*rows, *vllm_rows(by_vllm(artifact, sequences, dtype, vllm), same, ours, sequences, dtype)]
 
 
 def main(arguments: list[str] | None = None) -> int:
