@@ -21,9 +21,9 @@ NOT_CODE = {"__pycache__", ".pytest_cache"}
 _EVALUATION = (
     "pipeline/evaluation",
     "pipeline/load/metrics.py",
-    "pipeline/load/stolen.py",
     "pipeline/load/restarts.py",
     "pipeline/load/server_metrics.py",
+    "pipeline/load/stolen.py",
     "pipeline/provenance.py",
     "pipeline/serving.py",
     "pipeline/targets",
