@@ -27,6 +27,7 @@ from engine.server.metrics import Metrics
 
 MAX_AHEAD_BYTES = 64 * 1024  # that a client sends before its answer is complete
 LINGER_S = 1.0  # for a refused client to read why; closed at once, it might see a reset instead
+LAST_LOOK_S = 0.2  # at a shutdown, for a request that is on its way to be told that it is refused
 _Timed = Literal["header_timeout", "body_timeout"]
 
 
@@ -95,8 +96,10 @@ class LimitedProtocol(H11Protocol):
     def shutdown(self) -> None:
         if self._leaving:
             self.transport.close()
-        else:
+        elif self._answering():
             super().shutdown()
+        else:
+            self.loop.call_later(LAST_LOOK_S, super().shutdown)
 
     # Reading
 
