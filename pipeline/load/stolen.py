@@ -13,9 +13,8 @@ from collections.abc import Callable
 
 import psutil
 
-MOST_SHARE = (
-    0.05  # of the processors' time; with 1.4 % the P95s of pairs of equal runs stay within 4 to 20 % (loadtests)
-)
+# Of the processors' time; with 1.4 % the P95s of pairs of equal runs stay within 4 to 20 % (loadtests/README.md).
+MOST_SHARE = 0.05
 
 
 def processors() -> int:

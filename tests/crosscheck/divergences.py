@@ -28,10 +28,8 @@ from pipeline.weights import TensorFiles
 HEAD = "lm_head.weight"
 STORED = ("weight_packed", "weight_scale", "weight_zero_point", "weight_shape")
 CONFIDENCE = 0.95
-SPAN, SPAN_OF_COMPRESSED_TENSORS = (
-    127.0,
-    127.5,
-)  # of codes: the largest magnitude's, as kernels have it and as it has it
+SPAN = 127.0  # the code of a token's largest magnitude, as our kernels and vLLM's have it
+SPAN_OF_COMPRESSED_TENSORS = 127.5
 
 
 @dataclass(frozen=True)
