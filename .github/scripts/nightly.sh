@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One of the nightly jobs, after setup.sh: soak, drill, aa or rotation.
+# One of the nightly jobs, after setup.sh: soak, drill, aa, power or rotation.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 seatrial=.venv/bin/seatrial
@@ -27,11 +27,16 @@ case "${1:-}" in
     $seatrial drill --aa "${2:-1}"
     cp pipeline/drill/aa.jsonl reports/drill/ # what is committed, to be looked at first
     ;;
+  power)
+    build
+    $seatrial drill --power "${2:-1}" --slower prefill:10 --slower decode:10
+    cp pipeline/drill/power.jsonl reports/drill/
+    ;;
   rotation)
     $python -m pipeline.checks.rotation --week "$(date -u +%G-W%V)"
     ;;
   *)
-    echo "usage: $0 soak | drill | aa [N] | rotation" >&2
+    echo "usage: $0 soak | drill | aa [N] | power [N] | rotation" >&2
     exit 3
     ;;
 esac

@@ -72,7 +72,7 @@ def look_at(
     )
     named = {name: compared["/".join(name)] for name in figures}
     blocking = [(stage, figure) for stage in stages for figure in params.blocking.get(stage, [])]
-    verdict, reason = _verdict(
+    verdict, reason = verdict_of(
         {n: named[n] for n in blocking if n in named},
         {n: absent.get(n, f"no such figure; known: {', '.join(FIGURES)}") for n in blocking if n not in named},
     )
@@ -118,7 +118,7 @@ def _mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values)) if all(map(math.isfinite, values)) else math.inf
 
 
-def _verdict(blocking: Mapping[Name, Compared], absent: Mapping[Name, str]) -> tuple[Verdict, str]:
+def verdict_of(blocking: Mapping[Name, Compared], absent: Mapping[Name, str]) -> tuple[Verdict, str]:
     """Any blocking figure that fails holds; all must pass to ship; no evidence is never a pass."""
     failing = [n for n, c in blocking.items() if c.outcome == "fail"]
     open_ = [n for n, c in blocking.items() if c.outcome == "undecided"]

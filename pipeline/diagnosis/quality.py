@@ -7,11 +7,13 @@ from typing import Any
 
 from pipeline.diagnosis.causes import SHOWN, Cause, Finding
 from pipeline.diagnosis.inputs import Run
+from pipeline.gate.statistics.paired import mcnemar
 
 LOSS = 0.01  # of the items: fewer lost on balance is no loss
 OTHER_PROMPTS = 0.1  # of the items whose prompts have other lengths
 ENDLESS = 0.03  # more answers at their limit than before
 GOES_ON = 0.5  # of them begin with the answer that ended
+SURE = 0.05  # p-value of the loss outside long documents
 LONG_TIMES = 2.0  # the loss in long documents against that in the rest
 Items = dict[str, dict[str, Any]]
 
@@ -72,7 +74,7 @@ def _endless(mine: Items, theirs: Items, both: list[str]) -> Cause | None:
 
 def _where(mine: Items, theirs: Items, both: list[str], throughout: str) -> list[Cause]:
     """Whether the loss is in long documents, or throughout: then it is the fault of ``throughout``. An engine that
-    errs on short prompts too is at fault before any cut of the context is.
+    errs on short prompts too, or a tier that surely does, is at fault before any cut of the context is.
     """
     losses: dict[str, list[float]] = defaultdict(list)
     for k in both:
@@ -83,7 +85,7 @@ def _where(mine: Items, theirs: Items, both: list[str], throughout: str) -> list
     elsewhere = sum(rest) / len(rest) if rest else 0.0
     long = means.get("long_context", 0.0)
     if long > 0 and long > LONG_TIMES * max(elsewhere, LOSS):
-        everywhere = throughout == "engine" and elsewhere >= LOSS
-        codes = ["engine", "context"] if everywhere else ["context"]
+        surely = throughout == "engine" or mcnemar(sum(v > 0 for v in rest), sum(v < 0 for v in rest)) < SURE
+        codes = [throughout, "context"] if elsewhere >= LOSS and surely else ["context"]
         return [Cause(code, 1.0, f"points by kind: {told}") for code in codes]
     return [Cause(throughout, 1.0, f"points by kind: {told}")]

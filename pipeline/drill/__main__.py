@@ -4,6 +4,9 @@
     seatrial drill              all of them, with engines: the better part of an hour
     seatrial drill --aa N       N comparisons of this build with itself, each added to pipeline/drill/aa.jsonl as it
                                 ends: stop it when you like and go on later
+    seatrial drill --power N --slower prefill:10 --slower decode:10
+                                N comparisons with each slowdown planted, in turn, added to pipeline/drill/power.jsonl
+    seatrial drill --resample   what the gate would do, drawn again from the pairs of rounds of the A/A record
 
 Exit code 0 if every fault was caught, else 1.
 """
@@ -20,7 +23,7 @@ from pipeline.drill.fault import Fault
 from pipeline.errors import SeatrialError
 from pipeline.files import atomic_write, write_json
 from pipeline.params import Params, load_params
-from pipeline.stage import Stage, run_main, say, stage
+from pipeline.stage import run_main, say, stage
 
 OUT = Path("reports/drill")
 MINUTES = 5.0  # of one A/B within the drill
@@ -36,16 +39,27 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="name the faults and end")
     parser.add_argument("--json", action="store_true", help="with --list: as JSON; a drill leaves drill.json")
     parser.add_argument("--aa", type=int, metavar="N", help="compare this build with itself N times")
+    parser.add_argument("--power", type=int, metavar="N", help="compare this build with one slowed down N times")
+    parser.add_argument(
+        "--slower", action="append", default=[], metavar="PART:PERCENT", help="for --power; may be repeated"
+    )
+    parser.add_argument("--resample", action="store_true", help="draw comparisons from the A/A record; no engine runs")
     parser.add_argument("--tier", help="whose artifact is served; default: release.candidate")
-    parser.add_argument("--minutes", type=float, help="budget of one A/B; default: 5, with --aa the policy's")
+    parser.add_argument(
+        "--minutes", type=float, help="budget of one A/B; default: 5, with --aa and --power the policy's"
+    )
     parser.add_argument("--items", type=int, default=2, help="items a scenario where answers are compared")
     parser.add_argument("--out", type=Path, default=OUT, help=f"default: {OUT}")
     args = parser.parse_args()
     if args.minutes is not None and not args.minutes > 0:
         raise SeatrialError(f"--minutes is {args.minutes:g}, expected more than 0")
     params = load_params()
-    if args.aa is not None:
-        return _aa(params, args.aa, args.minutes, args.tier, args.out)
+    if args.aa is not None or args.power is not None:
+        return _repeat(params, args)
+    if args.slower:
+        raise SeatrialError("--slower is for --power N")
+    if args.resample:
+        return _resample(params)
     from pipeline.drill import artifacts, evalsets, records
 
     short = [*records.FAULTS, *evalsets.FAULTS, *artifacts.FAULTS]
@@ -95,30 +109,38 @@ def _tell(faults: list[Fault], folder: Path, out: Path, *, keep: bool) -> None:
         raise SystemExit(1)
 
 
-def _aa(params: Params, times: int, minutes: float | None, tier: str | None, out: Path) -> None:
-    from pipeline.ab.compare import compare_builds
-    from pipeline.ab.sides import Project, side_of
-    from pipeline.drill import aa
+def _repeat(params: Params, args: argparse.Namespace) -> None:
+    from pipeline.drill import aa, power
+    from pipeline.drill.comparisons import Planted, read
+    from pipeline.drill.repeat import planted_of, repeat
 
+    option, times = ("--power", args.power) if args.aa is None else ("--aa", args.aa)
+    if args.aa is not None and (args.power is not None or args.slower):
+        raise SeatrialError("--aa plants nothing: leave --power and --slower out, or --aa")
     if times < 1:
-        raise SeatrialError(f"--aa is {times}, expected at least 1")
-    policy = params.ab if minutes is None else params.ab.model_copy(update={"budget_minutes": minutes})
-    project = Project.here(params, tier)
-    with stage("drill", measuring=True, note=False) as s:
-        for number in range(times):
-            done = len(aa.read())
-            side = side_of(str(Path("artifacts") / project.tier), project)
-            seed = params.load.seed + 1000 * done  # other traffic in each comparison
-            progress = Stage("drill", f"aa {number + 1}/{times}")
-            value = compare_builds(side, side, policy, seed, out / "aa" / "rounds", progress)
-            write_json(out / "aa" / f"{done + 1:04d}.json", value)
-            if value["looks"]["taken"] or value["broken_off"] is not None:
-                aa.add(aa.of(value))
-                s.say(f"A/A {number + 1} of {times}: {value['verdict']} after {value['minutes']:.1f} minutes")
-            else:  # it could not have held: counted, it would make false holds look rarer
-                s.say(f"A/A {number + 1} of {times}: not counted: {value['reason']}")
-    found = aa.summary(aa.read())
-    print("nothing was compared yet" if found is None else found.text())
+        raise SeatrialError(f"{option} is {times}, expected at least 1")
+    planted: list[Planted | None] = [None] if args.power is None else [planted_of(x) for x in args.slower]
+    if not planted:
+        raise SeatrialError("--power plants what --slower says: for instance --slower prefill:10 --slower decode:10")
+    repeat(params, times, args.minutes, args.tier, planted, args.out)
+    if args.power is None:
+        found = aa.summary(read(aa.RECORD))
+        print("nothing was compared yet" if found is None else found.text())
+    else:
+        print("\n".join(x.text() for x in power.summary(read(power.RECORD))) or "nothing was compared yet")
+
+
+def _resample(params: Params) -> None:
+    from pipeline.drill import aa, resampled
+    from pipeline.drill.comparisons import read
+    from pipeline.drill.resample import resample
+
+    comparisons = read(aa.RECORD)
+    if not comparisons:
+        raise SeatrialError(f"there is no A/A record ({aa.RECORD}); `seatrial drill --aa N` makes one")
+    found = resample(comparisons, resampled.digest_of_record(aa.RECORD), params.ab)
+    write_json(resampled.RECORD, resampled.as_json(found))
+    print(resampled.text(found))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ They know the engine by the names that hang on its core, and import nothing of i
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -32,20 +33,20 @@ class _SlowerSteps:
         core.runner.execute = slower
 
 
-class PrefillSlower10(_SlowerSteps):
-    pass
-
-
-class DecodeSlower10(_SlowerSteps):
-    of_prefill = False
-
-
 class PrefillThrice(_SlowerSteps):
     factor = 2.0
 
 
 class DecodeThrice(_SlowerSteps):
     factor, of_prefill = 2.0, False
+
+
+def __getattr__(name: str) -> type[_SlowerSteps]:
+    """``PrefillSlower10``, ``DecodeSlower3``: by so many percent."""
+    found = re.fullmatch(r"(Prefill|Decode)Slower([1-9]\d*)", name)
+    if found is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return type(name, (_SlowerSteps,), {"factor": int(found[2]) / 100, "of_prefill": found[1] == "Prefill"})
 
 
 class Stalls:

@@ -26,6 +26,8 @@ OF_THE_RUN = {
     "review": "reports/review.json",
     "drill": "reports/drill/drill.json",
     "aa": "pipeline/drill/aa.jsonl",
+    "power": "pipeline/drill/power.jsonl",
+    "resampled": "pipeline/drill/resampled.json",
     "policy": "params.yaml",
     "stages": "reports/stages",
 }

@@ -8,7 +8,11 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.drill.aa import RECORD, Summary, read, summary
+from pipeline.drill import aa as identical
+from pipeline.drill import power as slowed
+from pipeline.drill import resampled as drawn_again
+from pipeline.drill.aa import Summary
+from pipeline.drill.comparisons import Planted, read
 from pipeline.errors import SeatrialError
 from pipeline.evaluation.items import EVALSETS
 from pipeline.gate.explain import power_of, sizes_at_hand
@@ -29,14 +33,36 @@ class Power:
 
 
 @dataclass(frozen=True)
+class Slowdown:
+    """One that was planted into A/B comparisons: how many were measured, and what drawing them again gives."""
+
+    planted: Planted
+    measured: slowed.Power | None
+    drawn: drawn_again.Share | None
+
+    @property
+    def measured_interval(self) -> str:
+        return say.ABSENT if self.measured is None else _interval(self.measured.interval)
+
+    @property
+    def drawn_interval(self) -> str:
+        return say.ABSENT if self.drawn is None else _interval(self.drawn.held_interval)
+
+
+@dataclass(frozen=True)
 class Trust:
     """Each part, or the reason why there is none."""
 
     policy: str
+    margin: str  # of the A/B, within which a slowdown ships
     rules: list[Power]
     rules_reason: str
     aa: Summary | None
     aa_reason: str
+    planted: list[Slowdown]
+    planted_reason: str
+    resampled: drawn_again.Resampled | None
+    resampled_reason: str
     drill: Json | None
     drill_reason: str
 
@@ -50,16 +76,43 @@ class Trust:
     def aa_interval(self) -> str:
         if self.aa is None:
             return say.ABSENT
-        low, high = self.aa.false_holds
-        return f"{say.share(low)} … {say.share(high)}"
+        return _interval(self.aa.false_holds)
+
+    @property
+    def nothing_planted(self) -> drawn_again.Share | None:
+        """Of identical builds, drawn again."""
+        return next((s for s in (self.resampled.shares if self.resampled else ()) if s.planted is None), None)
+
+    @property
+    def nothing_planted_interval(self) -> str:
+        return say.ABSENT if self.nothing_planted is None else _interval(self.nothing_planted.held_interval)
+
+
+def _interval(of: tuple[float, float]) -> str:
+    return f"{say.share(of[0])} … {say.share(of[1])}"
 
 
 def trust_of(run: RunData) -> Trust:
     rules, why = _rules(run)
     aa, aa_why = _aa(run)
+    resampled, resampled_why = _resampled(run)
+    planted, planted_why = _planted(run, resampled)
     drill, drill_why = _drill(run)
     policy = str((run.verdict or {}).get("policy") or run.params.gate.get("policy") or "unknown")
-    return Trust(policy, rules, why, aa, aa_why, drill, drill_why)
+    return Trust(
+        policy,
+        f"{run.params.ab.margin_percent:g} %",
+        rules,
+        why,
+        aa,
+        aa_why,
+        planted,
+        planted_why,
+        resampled,
+        resampled_why,
+        drill,
+        drill_why,
+    )
 
 
 def _rules(run: RunData) -> tuple[list[Power], str]:
@@ -80,11 +133,33 @@ def _rules(run: RunData) -> tuple[list[Power], str]:
 
 def _aa(run: RunData) -> tuple[Summary | None, str]:
     try:
-        found = summary(read(run.root / RECORD))
+        found = identical.summary(read(run.root / identical.RECORD))
     except SeatrialError as e:
         return None, str(e).replace(f"{run.root}/", "")
     none = "no record yet: identical builds have not been compared with each other; `seatrial drill --aa N` does it"
     return found, "" if found else none
+
+
+def _resampled(run: RunData) -> tuple[drawn_again.Resampled | None, str]:
+    try:
+        found = drawn_again.read(run.root / drawn_again.RECORD, run.root / identical.RECORD)
+    except SeatrialError as e:
+        return None, str(e).replace(f"{run.root}/", "")
+    return (
+        found,
+        "" if found else "never drawn again from the pairs that were measured; `seatrial drill --resample` does",
+    )
+
+
+def _planted(run: RunData, resampled: drawn_again.Resampled | None) -> tuple[list[Slowdown], str]:
+    try:
+        measured = {p.planted: p for p in slowed.summary(read(run.root / slowed.RECORD))}
+    except SeatrialError as e:
+        return [], str(e).replace(f"{run.root}/", "")
+    drawn = {s.planted: s for s in (resampled.shares if resampled else ()) if s.planted is not None}
+    every = sorted({*measured, *drawn}, key=lambda p: (p.part, p.percent))
+    none = "no record yet: `seatrial drill --power N --slower decode:10` compares a build with itself made slower"
+    return [Slowdown(p, measured.get(p), drawn.get(p)) for p in every], "" if every else none
 
 
 def _drill(run: RunData) -> tuple[Json | None, str]:

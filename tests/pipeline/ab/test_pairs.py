@@ -22,7 +22,7 @@ from pipeline.ab.report import markdown
 from pipeline.ab.room import MARGIN_BYTES, available_bytes, why_no_room
 from pipeline.ab.rounds import NeverUp, Round, Which, round_of
 from pipeline.ab.sides import Side
-from pipeline.drill import aa
+from pipeline.drill.comparisons import of
 from pipeline.errors import SeatrialError
 from pipeline.load.measure import read_profile
 from pipeline.params import AbParams
@@ -249,7 +249,7 @@ def test_a_record_of_turns_does_not_mix_with_one_of_whole_rounds(tmp_path: Path)
         clock=machine.clock,
     )  # fmt: skip
     turns = value | {"turns": {"turn_s": 1.5, "guard_s": 0.1, "why_not": None}}
-    assert aa.of(value).policy != aa.of(turns).policy
+    assert of(value).policy != of(turns).policy
     assert "both sides in turns of 1.5 s, each to its last answer, 0.1 s between two" in markdown(turns)
 
 

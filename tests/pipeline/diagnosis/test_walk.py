@@ -125,9 +125,17 @@ def _forgets_long_documents(row: dict[str, Any]) -> None:
         row["score"], row["correct"] = 0.0, False
 
 
+def _forgets_most(row: dict[str, Any]) -> None:
+    """Half of long documents, a tenth of all else."""
+    _forgets_long_documents(row)
+    if int(row["id"][-2:]) % 10 == 0:
+        row["score"], row["correct"] = 0.0, False
+
+
 @pytest.mark.parametrize(
     ("broken", "state", "cause", "figure"),
     [
+        (_answers(_forgets_most), "worse", "tier", "long_context -50.0"),
         (_answers(_one_token_more), "as before", "template", "320 of 320 prompts differ in length, by +1 token each"),
         (_answers(_endless), "as before", "stop_handling", "0 -> 81 of 240 answers"),
         (_answers(_forgets_long_documents), "worse", "context", "long_context -50.0"),

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.ab import compare
 from pipeline.ab.compare import compare_builds
 from pipeline.ab.rounds import Which
 from pipeline.ab.sides import Side
-from pipeline.drill import aa
+from pipeline.drill import aa, comparisons, repeat
 from pipeline.drill.__main__ import main
 from pipeline.errors import SeatrialError
 from pipeline.params import PARAMS, AbParams
@@ -35,47 +34,58 @@ def _compared(tmp_path: Path, breaks: tuple[int, Which, Exception] | None = None
 
 def test_a_comparison_is_one_line_and_reads_back(tmp_path: Path) -> None:
     path = tmp_path / "aa.jsonl"
-    one = aa.of(_compared(tmp_path))
+    one = comparisons.of(_compared(tmp_path))
     assert one.verdict == "ship"
     assert one.rounds == 10
     assert one.half_width_percent is not None
     assert one.standard_error_percent is not None
     assert 0 < one.standard_error_percent < one.half_width_percent < 5
     assert one.budget_minutes == 10
+    assert one.planted is None
+    assert set(one.worse) == {
+        "prefill/ttft-p50", "prefill/ttft-p95", "decode/itl-p50", "decode/itl-p95", "decode/throughput",
+    }  # fmt: skip
+    assert {len(v) for v in one.worse.values()} == {5}
+    assert max(abs(x) for v in one.worse.values() for x in v) < 0.06  # noise of 1 % on either side
+    small = one.resolves_percent["20"]
+    assert small is not None
+    assert 0 < small < 3
     assert one.reason.startswith("5 blocking figures are inside the margin")
-    aa.add(one, path)
-    aa.add(one, path)
-    assert aa.read(path) == [one, one]
+    comparisons.add(one, path)
+    comparisons.add(one, path)
+    assert comparisons.read(path) == [one, one]
     path.write_text(path.read_text() + "{}\n")
     with pytest.raises(SeatrialError, match=r"aa\.jsonl:3 is not a comparison"):
-        aa.read(path)
+        comparisons.read(path)
 
 
 def test_two_builds_are_no_aa(tmp_path: Path) -> None:
-    with pytest.raises(SeatrialError, match="not an A/A: the sides differ in engine"):
-        aa.of(_compared(tmp_path, engine="e!2"))
+    with pytest.raises(
+        SeatrialError, match="not counted: the sides differ in engine, expected: nothing, for it is an A/A"
+    ):
+        comparisons.of(_compared(tmp_path, engine="e!2"))
 
 
 def test_a_comparison_that_broke_off_counts_only_where_it_held(tmp_path: Path) -> None:
-    with pytest.raises(SeatrialError, match="not an A/A: the base broke off after 0 rounds"):
-        aa.of(_compared(tmp_path, (0, "base", ServerEnded("the server of a ended"))))
-    assert aa.of(_compared(tmp_path, (1, "candidate", ServerEnded("the server of a ended")))).verdict == "hold"
+    with pytest.raises(SeatrialError, match="not counted: the base broke off after 0 rounds"):
+        comparisons.of(_compared(tmp_path, (0, "base", ServerEnded("the server of a ended"))))
+    assert comparisons.of(_compared(tmp_path, (1, "candidate", ServerEnded("the server of a ended")))).verdict == "hold"
 
 
 @pytest.mark.parametrize(("n", "held", "below"), [(119, 0, 0.031), (188, 1, 0.030), (40, 0, 0.089)])
 def test_no_claim_beyond_the_interval(n: int, held: int, below: float, tmp_path: Path) -> None:
-    one = aa.of(_compared(tmp_path))
+    one = comparisons.of(_compared(tmp_path))
     many = [one.model_copy(update={"verdict": "hold" if i < held else "ship"}) for i in range(n)]
     found = aa.summary(many)
     assert found is not None
     assert found.false_holds[1] == pytest.approx(below, abs=0.001)
     assert f"{n} comparisons of identical builds: {held} held" in found.text()
     assert aa.summary([]) is None
-    assert aa.read(tmp_path / "absent.jsonl") == []
+    assert comparisons.read(tmp_path / "absent.jsonl") == []
 
 
 def test_what_another_policy_did_is_left_out_and_told(tmp_path: Path) -> None:
-    one = aa.of(_compared(tmp_path))
+    one = comparisons.of(_compared(tmp_path))
     longer = one.model_copy(update={"policy": "another", "verdict": "hold", "minutes": 20.0})
     found = aa.summary([longer, longer, one])
     assert found is not None
@@ -102,18 +112,18 @@ def test_it_is_run_in_pieces_and_a_comparison_that_is_broken_off_loses_no_other(
         monkeypatch.setattr(sys, "argv", ["drill", *options])
         main()
 
-    monkeypatch.setattr(compare, "compare_builds", measured)
+    monkeypatch.setattr(repeat, "compare_builds", measured)
     with pytest.raises(KeyboardInterrupt):
         drill("--aa", "3", "--minutes", "10")
-    assert [c.verdict for c in aa.read()] == ["ship"]
+    assert [c.verdict for c in comparisons.read(aa.RECORD)] == ["ship"]
     drill("--aa", "1", "--minutes", "10")
-    assert [c.budget_minutes for c in aa.read()] == [10, 10]
+    assert [c.budget_minutes for c in comparisons.read(aa.RECORD)] == [10, 10]
     assert [seed - seeds[0] for seed in seeds] == [0, 1000, 1000]  # other traffic in each that counts
     assert "2 comparisons of identical builds: 0 held, 0 undecided" in capsys.readouterr().out
     assert [p.name for p in sorted(Path("reports/drill/aa").glob("*.json"))] == ["0001.json", "0002.json"]
     machine.void = set(range(99))
     drill("--aa", "1", "--minutes", "10")
-    assert len(aa.read()) == 2  # one that could not have held is not counted
-    assert "A/A 1 of 1: not counted: 0 whole pairs of rounds in 10 minutes" in capsys.readouterr().err
+    assert len(comparisons.read(aa.RECORD)) == 2  # one that could not have held is not counted
+    assert "A/A, 1 of 1: not counted: 0 whole pairs of rounds in 10 minutes" in capsys.readouterr().err
     with pytest.raises(SeatrialError, match="--minutes is 0, expected more than 0"):
         drill("--aa", "1", "--minutes", "0")

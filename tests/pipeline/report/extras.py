@@ -8,7 +8,10 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline.drill.aa import RECORD, Comparison, add
+from pipeline.drill import aa as identical
+from pipeline.drill import power as slowed
+from pipeline.drill import resampled as drawn_again
+from pipeline.drill.comparisons import Comparison, Planted, add
 from pipeline.files import write_json
 from tests.pipeline.report import synthetic
 
@@ -83,25 +86,49 @@ def ratings(root: Path) -> None:
     write_json(root / "reports/review.json", value)
 
 
+def _comparison(verdict: str, planted: Planted | None = None) -> Comparison:
+    return Comparison(
+        as_of="2026-11-30T03:00:00Z",
+        planted=planted,
+        verdict=verdict,
+        reason="said",
+        engine="1" * 64,
+        policy="2" * 64,
+        profile="ab",
+        machine_class=synthetic.MACHINE.machine_class,
+        budget_minutes=20,
+        minutes=11.5,
+        rounds=12,
+        half_width_percent=2.4,
+        standard_error_percent=1.1,
+        resolves_percent={"5": 4.0, "10": 3.0, "20": 2.0},
+        worse={"prefill/ttft-p50": [0.01, -0.01]},
+    )
+
+
 def aa(root: Path, verdicts: str = "ship " * 38 + "undecided hold") -> None:
     for word in verdicts.split():
-        add(
-            Comparison(
-                as_of="2026-11-30T03:00:00Z",
-                verdict=word,
-                reason="said",
-                engine="1" * 64,
-                policy="2" * 64,
-                profile="ab",
-                machine_class=synthetic.MACHINE.machine_class,
-                budget_minutes=20,
-                minutes=11.5,
-                rounds=12,
-                half_width_percent=2.4,
-                standard_error_percent=1.1,
-            ),
-            root / RECORD,
-        )
+        add(_comparison(word), root / identical.RECORD)
+
+
+def power(root: Path, verdicts: str = "hold " * 19 + "undecided") -> None:
+    for word in verdicts.split():
+        add(_comparison(word, Planted(part="decode", percent=10)), root / slowed.RECORD)
+
+
+def resampled(root: Path) -> None:
+    """As if drawn from the A/A record that lies there."""
+    share = drawn_again.Share(planted=None, held=0.012, shipped=0.9, held_interval=(0.0, 0.031), mean_minutes=9)
+    slower = Planted(part="prefill", percent=7)
+    value = drawn_again.Resampled(
+        aa_sha256=drawn_again.digest_of_record(root / identical.RECORD),
+        comparisons=40,
+        pairs=240,
+        pair_s=58.0,
+        draws=1000,
+        shares=[share, share.model_copy(update={"planted": slower, "held": 0.345})],
+    )
+    write_json(root / drawn_again.RECORD, drawn_again.as_json(value))
 
 
 def drill(root: Path) -> None:

@@ -50,6 +50,29 @@ def test_false_alarms_are_reported_with_their_interval(run_copy: Run) -> None:
     assert "aa.jsonl:41 is not a comparison" in broken.aa_reason
 
 
+def test_planted_slowdowns_are_told_as_measured_and_as_drawn_again(run_copy: Run) -> None:
+    root = run_copy[0]
+    nothing = trust_of(read_run(*run_copy))
+    assert nothing.planted == []
+    assert "no record yet" in nothing.planted_reason
+    assert "never drawn again" in nothing.resampled_reason
+    for add in (extras.aa, extras.power, extras.resampled):
+        add(root)
+    trust = trust_of(read_run(*run_copy))
+    told = [(str(p.planted), p.measured_interval, p.drawn_interval) for p in trust.planted]
+    assert told == [
+        ("decode 10 % slower", "75.1 % … 99.9 %", "not measured"),  # Clopper-Pearson of 19 of 20
+        ("prefill 7 % slower", "not measured", "0.0 % … 3.1 %"),
+    ]
+    assert trust.nothing_planted is not None
+    assert trust.nothing_planted.held == 0.012
+    extras.aa(root, "ship")  # the record grows: what was drawn from it before is no longer of it
+    stale = trust_of(read_run(*run_copy))
+    assert stale.resampled is None
+    assert "was drawn from another record than pipeline/drill/aa.jsonl" in stale.resampled_reason
+    assert [str(p.planted) for p in stale.planted] == ["decode 10 % slower"]
+
+
 def test_missed_faults_come_first(run_copy: Run) -> None:
     extras.drill(run_copy[0])
     trust = trust_of(read_run(*run_copy))
@@ -146,7 +169,7 @@ def test_the_page_shows_all_of_it(tmp_path: Path, whole_run: Run, monkeypatch: p
     for tier in ("int8", "bf16"):
         shutil.copytree(whole_run[0] / "results" / tier, root / "results" / tier)
     shutil.copytree(whole_run[0] / "reports", root / "reports")
-    for add in (extras.release, extras.aa, extras.drill, extras.ratings):
+    for add in (extras.release, extras.aa, extras.power, extras.resampled, extras.drill, extras.ratings):
         add(root)
     extras.verdict_as(root, "hold")
     build(root, params)
@@ -156,6 +179,9 @@ def test_the_page_shows_all_of_it(tmp_path: Path, whole_run: Run, monkeypatch: p
     assert set(seen.targets) <= set(seen.ids)
     assert {r for r in seen.records if not (root / "reports" / r).exists()} == set()
     assert "1 of 40" in text
+    assert "decode 10 % slower19 of 2075.1 % … 99.9 %12" in text
+    assert "prefill 7 % slowernot measured––34.5 %0.0 % … 3.1 %" in text
+    assert "Drawn again from the 240 pairs of rounds that were measured, 1000 times: 1.2 % held" in text
     assert "2 of 3 planted faults caught, 1 named" in text
     assert "raters do not agree: alpha is 0.41" in text
     assert "Only the engine differs" in text
