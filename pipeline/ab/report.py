@@ -20,11 +20,14 @@ def markdown(value: dict[str, Any]) -> str:
         f"- {value['minutes']:.1f} minutes, {len(value['rounds'])} rounds ({_void(value)}), profile "
         f"{value['profile']}, seed {value['seed']}, margin {value['policy']['margin_percent']:g} %",
         f"- {_turns(value['turns'])}",
-        "",
-        "| stage | figure | base | candidate | times worse | interval | outcome |",
-        "| --- | --- | ---: | ---: | ---: | --- | --- |",
     ]
-    lines += [_row(e) for e in value["estimates"] if e["ratio"] is not None]
+    if rows := [_row(e) for e in value["estimates"] if e["ratio"] is not None]:
+        lines += [
+            "",
+            "| stage | figure | base | candidate | times worse | interval | outcome |",
+            "| --- | --- | ---: | ---: | ---: | --- | --- |",
+            *rows,
+        ]
     lines += _work(value.get("work") or [])
     if missing := [e for e in value["estimates"] if e["ratio"] is None]:
         lines += ["", "Not compared: " + "; ".join(f"{e['stage']} {e['figure']}: {e['why']}" for e in missing) + "."]
@@ -92,9 +95,9 @@ def _row(e: dict[str, Any]) -> str:
 
 def _work(rows: list[dict[str, Any]]) -> list[str]:
     """What was counted; counts that are the same on both sides share one line."""
-    if not rows:
-        return []
     requests = sum({r["stage"]: r["requests"] for r in rows}.values())
+    if not requests:
+        return []
     lines = ["", f"Counted, so without noise, of {requests} requests that both sides answered:", ""]
     same = [r for r in rows if r["ratio"] == 1 and r["outcome"] == "pass"]
     lines += [f"- {r['stage']} {r['count']}: {r['outcome']}{_role(r)}: {r['why']}" for r in rows if r not in same]

@@ -90,6 +90,9 @@ def test_a_void_round_takes_its_pair_with_it(tmp_path: Path) -> None:
     value = compared(machine, tmp_path)
     assert value["verdict"] == "undecided"
     assert "0 whole pairs of rounds" in value["reason"]
+    text = markdown(value)
+    assert "Counted" not in text  # nothing was
+    assert "| stage |" not in text
 
 
 def test_a_void_last_pair_is_no_further_look(tmp_path: Path) -> None:
