@@ -56,6 +56,7 @@ class Pairs:
         self._sides, self._params, self._profile = sides, params, profile
         self._round = round_ or run_round
         self.why_not = "whole rounds were asked for" if round_ else _why_not(sides, params, profile)
+        self._both_fit = False
 
     @property
     def turn_s(self) -> float | None:
@@ -93,7 +94,9 @@ class Pairs:
         began = time.monotonic()
         files = {which: Files(out[which]) for which in order}
         with ExitStack() as opened:
-            targets = self._boot(order, files, opened)
+            boot = self._boot_at_once if self._both_fit else self._boot_in_turn
+            targets = boot(order, files, opened)
+            self._both_fit = True
             stolen = Stolen()
             done = self._measure(targets, seed, files, turn_s)
             share = stolen.share()
@@ -105,7 +108,10 @@ class Pairs:
             if isinstance(found, SeatrialError):
                 raise Broke(which, found, other_up=True)
 
-    def _boot(self, order: tuple[Which, Which], files: Mapping[Which, Files], opened: ExitStack) -> dict[Which, Target]:
+    def _boot_in_turn(
+        self, order: tuple[Which, Which], files: Mapping[Which, Files], opened: ExitStack
+    ) -> dict[Which, Target]:
+        """The second only where there is room for it beside the first."""
         targets: dict[Which, Target] = {}
         held: list[int] = []
         available = available_bytes()
@@ -119,6 +125,19 @@ class Pairs:
                 raise _NoRoom(why)
         return targets
 
+    def _boot_at_once(
+        self, order: tuple[Which, Which], files: Mapping[Which, Files], opened: ExitStack
+    ) -> dict[Which, Target]:
+        with ThreadPoolExecutor(len(order)) as pool:
+            stacks = {which: opened.enter_context(ExitStack()) for which in order}
+            jobs = {w: pool.submit(booted, self._sides[w], files[w], stacks[w]) for w in order}
+        failed = {w: e for w, job in jobs.items() if (e := job.exception()) is not None}
+        for which, e in failed.items():
+            if isinstance(e, NeverUp):
+                raise Broke(which, e, other_up=len(failed) < len(order)) from e
+            raise e
+        return {which: job.result() for which, job in jobs.items()}
+
     def _measure(
         self, targets: Mapping[Which, Target], seed: int, files: Mapping[Which, Files], turn_s: float
     ) -> dict[Which, dict[str, Any] | SeatrialError]:
@@ -131,7 +150,7 @@ class Pairs:
             try:
                 found = measure(
                     Quiet("ab", f.out.name), _until(ended, target), self._params.profile, seed, f.out, f.locust,
-                    place=place,
+                    again=0, place=place,
                 )  # fmt: skip
             except SeatrialError as e:
                 done[which] = e

@@ -20,7 +20,7 @@ from pipeline.load.analysis.findings import StageWindow, findings
 from pipeline.load.analysis.truncation import truncation
 from pipeline.load.child import run_locust
 from pipeline.load.figures import definitions
-from pipeline.load.idle import sent_again
+from pipeline.load.idle import PROMPTS, sent_again
 from pipeline.load.metrics import Sampler, read_metrics, samples_frame
 from pipeline.load.restarts import told
 from pipeline.load.summary import summarise
@@ -56,11 +56,13 @@ def measure(
     workers: int = 1,
     await_at: tuple[str, int] | None = None,
     place: Place | None = None,
+    again: int = PROMPTS,
 ) -> dict[str, Any]:
     """Runs the profile against ``target`` and writes the five files of ``final`` in one step; returns ``load.json``.
 
     ``workers``: load clients that share the profile between them; ``await_at``: where to wait for them, if they are
     others' processes. ``place``: where the client is given its turns, if it takes turns with that of another server.
+    ``again``: so many prompts are sent once more to the idle server, to see answers that load cut short.
 
     Raises:
         SeatrialError: the server died, Locust failed, or the records are not what was asked for.
@@ -101,7 +103,7 @@ def measure(
         digest = workload_digest(profile, seed, None if place is None else place.turn_s)
         if run.workload_digest != digest:
             raise SeatrialError(f"{profile_path(profile_name)} changed while it was being run; run the stage again")
-        pairs = sent_again(records, profile, target, seed=seed)
+        pairs = sent_again(records, profile, target, seed=seed, count=again)
         header = _header(target, f"{profile.name} (seed {seed})", digest, began_at, after["info"])
         samples = samples_frame(sampler.rows, run.started_at)
         lengths = None if profile.output.fixed_by != "ignore_eos" else target.lacking("ignore_eos")

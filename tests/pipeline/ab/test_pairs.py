@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -156,6 +158,37 @@ def test_a_candidate_that_does_not_come_up_beside_a_base_that_has(tmp_path: Path
         assert a.seen == []
     assert value["verdict"] == "hold"
     assert value["reason"].startswith("the candidate did not come up, the base did: the server of b was not ready")
+
+
+def test_once_both_have_fitted_they_boot_at_once(tmp_path: Path) -> None:
+    both_boot = threading.Barrier(2)
+    boots: Counter[str] = Counter()
+    ended: list[str] = []
+
+    def opened_as(which: str, server: MockServer) -> Side:
+        @contextmanager
+        def opened(log: Path) -> Iterator[Target]:
+            boots[which] += 1
+            if boots[which] > 1:
+                both_boot.wait(timeout=10)  # which it would not survive alone
+            if boots[which] > 2 and which == "candidate":
+                raise SeatrialError("no memory left")
+            try:
+                yield foreign(server.url, "mock")
+            finally:
+                ended.append(which)
+
+        return replace(side(which), opened=opened)
+
+    with mock_server(Reply()) as a, mock_server(Reply()) as b:
+        pairs = pairs_of(opened_as("base", a), opened_as("candidate", b), params())
+        for pair in (0, 1):
+            assert {r.side for r in pairs.run(pair, 5, tmp_path / "out")} == {"base", "candidate"}
+        with pytest.raises(Broke, match="no memory left") as broke:
+            list(pairs.run(2, 5, tmp_path / "out"))
+    assert (broke.value.side, broke.value.other_up) == ("candidate", True)
+    assert isinstance(broke.value.why, NeverUp)
+    assert sorted(ended) == ["base"] * 3 + ["candidate"] * 2
 
 
 def test_what_is_no_fault_of_a_side_ends_both(tmp_path: Path) -> None:
