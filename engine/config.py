@@ -10,7 +10,7 @@ from engine.isa import IsaLimit, within
 
 Backend = Literal["cpu", "cuda"]
 ComputeDtype = Literal["auto", "bfloat16", "float32"]
-KvDtype = Literal["auto", "bfloat16", "float32", "int8", "fp8"]
+KvDtype = Literal["auto", "bfloat16", "float32", "int8", "fp8", "int4"]
 Batching = Literal["continuous", "static"]
 Prefill = Literal["mixed", "separate"]
 KvReservation = Literal["paged", "contiguous"]
@@ -32,7 +32,8 @@ class EngineConfig(BaseModel):
     kv_dtype: KvDtype = Field(
         "auto",
         description="auto: bfloat16, or the compute dtype where that is asked for by name; int8: one float32 scale a "
-        "token and KV head; fp8 (e4m3): the same, with backend cuda only",
+        "token and KV head; fp8 (e4m3): the same, with backend cuda only; int4: two bfloat16 for every 16 values of a "
+        "key and 64 of a value",
     )
     block_size: int = Field(16, ge=1, le=256, description="tokens per KV block")
     max_model_len: int = Field(2048, ge=2, description="tokens of prompt + output that one request may have")

@@ -5,7 +5,8 @@
     | weights   | activations: tables, and  | KV pool = num_blocks x block               |
     |           | the largest step's peak   |                                            |
     +-----------+---------------------------+--------------------------------------------+
-    block = block_size tokens x 2 (K and V) x layers x kv_heads x (head_dim x dtype bytes + a scale's, for int8)
+    block = block_size tokens x 2 (K and V) x layers x kv_heads x (head_dim x dtype bytes + a scale's, for int8; of int4
+            half a byte each, and scale and base of every group)
 
 The arithmetic is Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention"
 (SOSP 2023), section 3: 7B in fp16 without grouped queries takes 0.5 MiB a token.
@@ -34,6 +35,9 @@ DEVICE_CHUNK, SPLIT_PROGRAMS = 256, 512  # of kernels/triton/launch.py: position
 SLICE_COPIES = 3  # of a slice of prompt logits: themselves, their log-probabilities, the stored ones they are held to
 ROW_BYTES = 32  # for each token of the vocabulary while a row is drawn from or compared: four float64
 KV_SCALE_BYTES = {"int8": 4, "fp8": 4}  # of a token and KV head, for keys and for values; other dtypes have none
+KV_DTYPES = (*DTYPE_BYTES, "int4")
+# Of int4: numbers that share a scale and a base, of a key and of a value; bytes of those two. Errors of keys cost more.
+KV_GROUPS, KV_GROUP_BYTES = (16, 64), 4
 
 
 class ModelShape(BaseModel):
@@ -102,9 +106,29 @@ class Ledger(BaseModel):
 
 
 def kv_bytes_per_token(shape: ModelShape, kv_dtype: str) -> int:
-    """Keys and values of one token in all layers."""
+    """Keys and values of one token in all layers.
+
+    Raises:
+        ArtifactError: heads of an odd size, of which int4 has none.
+    """
+    if kv_dtype == "int4":
+        check_four_bits(shape.head_dim)
+        groups = sum(-(-shape.head_dim // size) for size in KV_GROUPS)  # the last one may be smaller
+        return shape.layers * shape.kv_heads * (shape.head_dim + groups * KV_GROUP_BYTES)
     head = shape.head_dim * DTYPE_BYTES[kv_dtype] + KV_SCALE_BYTES.get(kv_dtype, 0)
     return 2 * shape.layers * shape.kv_heads * head
+
+
+def check_four_bits(head_dim: int) -> None:
+    """
+    Raises:
+        ArtifactError: ``head_dim`` is odd.
+    """
+    if head_dim % 2:
+        raise ArtifactError(
+            f"head_dim is {head_dim}, which is odd; two numbers of an int4 KV cache share a byte: it takes even sizes "
+            f"(such as {head_dim - 1 or 2} or {head_dim + 1}): set kv_dtype to int8"
+        )
 
 
 def activation_bytes(shape: ModelShape, config: EngineConfig, compute_dtype: str) -> int:

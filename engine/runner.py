@@ -242,7 +242,8 @@ class ModelRunner:
 
 
 def _stored(kv_dtype: str) -> torch.dtype:
-    found: torch.dtype = torch.float8_e4m3fn if kv_dtype == "fp8" else getattr(torch, kv_dtype)
+    named = {"fp8": torch.float8_e4m3fn, "int4": torch.uint4}
+    found: torch.dtype = named.get(kv_dtype) or getattr(torch, kv_dtype)
     return found
 
 

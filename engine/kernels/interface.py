@@ -19,7 +19,8 @@ from torch import Tensor
 from engine.artifact import LinearSpec
 
 Activation = Literal["silu", "gelu_tanh"]
-CODES = {torch.float8_e4m3fn: torch.uint8}  # dtypes that tensors have as codes: few operations know their own
+# Dtypes that tensors have as codes: few operations know their own.
+CODES = {torch.float8_e4m3fn: torch.uint8, torch.uint4: torch.uint8}
 SCALED = {torch.int8, torch.uint8}  # stored with a scale
 
 
@@ -39,13 +40,18 @@ class AttentionMeta:
 class KvCache:
     """Keys and values of one layer, in a backend's own strides (keys may lie transposed in a block); a block is
     contiguous in each tensor. The scales are there where keys and values are int8, or uint8, the codes of e4m3: one for
-    each token and KV head.
+    each token and KV head. ``four_bits``: keys and values are codes of 4 bits, two a byte, the first the lower, and
+    each group of them (engine.ledger.KV_GROUPS) has a scale and a base.
     """
 
-    k: Tensor  # [blocks, block_size, kv_heads, D]
-    v: Tensor  # [blocks, block_size, kv_heads, D]
-    k_scale: Tensor | None = None  # float32 [blocks, block_size, kv_heads]
-    v_scale: Tensor | None = None  # float32 [blocks, block_size, kv_heads]
+    k: Tensor  # [blocks, block_size, kv_heads, D], or D/2 where four_bits
+    v: Tensor  # [blocks, block_size, kv_heads, D], or D/2 where four_bits
+    k_scale: Tensor | None = None  # float32 [blocks, block_size, kv_heads]; four_bits: bfloat16 [..., groups, 2]
+    v_scale: Tensor | None = None  # likewise
+
+    @property
+    def four_bits(self) -> bool:
+        return self.k_scale is not None and self.k_scale.dtype == torch.bfloat16
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -288,13 +294,20 @@ class Kernels(Operations, Protocol):
         ...
 
     def new_kv_cache(self, blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> KvCache:
-        """A zeroed cache of keys and values. ``dtype``: float32, bfloat16, int8 or, not on a CPU, float8_e4m3fn."""
+        """A zeroed cache of keys and values. ``dtype``: float32, bfloat16, int8, uint4 or, not on a CPU, float8_e4m3fn.
+
+        Raises:
+            engine.artifact.ArtifactError: uint4 and an odd ``head_dim``.
+        """
         ...
 
     def write_kv(self, k: Tensor, v: Tensor, cache: KvCache, slots: Tensor) -> None:
         """Writes k, v [T, kv_heads, D] into the cache at ``slots`` int64 [T] (block * block_size + offset). Mutates
         the cache; casts to its dtype, or to int8 with one scale for each token and head: absmax / 127 in float32 (1
-        where all is zero), rounded half to even; e4m3: absmax / 448. What is not finite stays so, in the scale.
+        where all is zero), rounded half to even; e4m3: absmax / 448. uint4: of each group base = its smallest and
+        scale = (largest - smallest) / 15, in float32 and then rounded to bfloat16 (scale 1 where that is 0), code =
+        (x - base) / scale, rounded half to even, in 0 ... 15; read as code x scale + base, rounded to float32 once.
+        What is not finite stays so, in the scale.
         """
         ...
 

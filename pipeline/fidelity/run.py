@@ -28,13 +28,13 @@ from pipeline.targets.target import LOGS, Target, bundled
 
 ARTIFACTS = Path("artifacts")
 NAME = "fidelity"  # of the reference distributions
-KV = ("auto", "int8")
+KV = ("auto", "int8", "int4")
 _HEADROOM_GIB = 1.0
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A tier on a KV cache: ``auto`` (as the engine is configured) or ``int8``."""
+    """A tier on a KV cache: ``auto`` (as the engine is configured), ``int8`` or ``int4``."""
 
     tier: str
     kv: str = "auto"

@@ -84,7 +84,10 @@ def test_attention(dtype: torch.dtype, sizes: tuple[int, int, int], kv_dtype: to
 
 
 @pytest.mark.parametrize("tier", ["int8", "int4-a8"])
-@pytest.mark.parametrize(("dtype", "kv_dtype", "int8_head"), [("float32", "int8", False), ("bfloat16", "auto", True)])
+@pytest.mark.parametrize(
+    ("dtype", "kv_dtype", "int8_head"),
+    [("float32", "int8", False), ("float32", "int4", False), ("bfloat16", "auto", True)],
+)
 def test_tokens_and_log_probabilities(tmp_path: Path, tier: Tier, dtype: str, kv_dtype: str, int8_head: bool) -> None:
     artifact = make_tiny_artifact(tmp_path, tier, int8_head=int8_head)
     jobs = mixed_jobs(20, 272, 300)

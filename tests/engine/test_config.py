@@ -48,6 +48,7 @@ def test_other_devices_are_refused(given: dict[str, Any], message: str) -> None:
         ({}, (7, 5), ("float32", "bfloat16")),
         ({"compute_dtype": "float32"}, (9, 0), ("float32", "float32")),
         ({"kv_dtype": "int8"}, (9, 0), ("bfloat16", "int8")),
+        ({"kv_dtype": "int4"}, (9, 0), ("bfloat16", "int4")),
     ],
 )
 def test_dtypes_follow_the_devices_capability(

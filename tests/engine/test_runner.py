@@ -32,12 +32,13 @@ def runner_of(artifact: Path, dtype: str, kernels: str = "cpu", **config: Any) -
     [
         *(
             (tier, kv, dtype, "cpu")
-            for tier, kv in (*((t, "auto") for t in TIERS), ("bf16", "int8"))
+            for tier, kv in (*((t, "auto") for t in TIERS), ("bf16", "int8"), ("bf16", "int4"))
             for dtype in ("float32", "bfloat16")
         ),
         # The reference is slow; test_same_bytes.py has it through the whole core.
         ("bf16", "auto", "float32", "reference"),
         ("bf16", "int8", "bfloat16", "reference"),
+        ("bf16", "int4", "float32", "reference"),
         ("int8", "auto", "bfloat16", "reference"),
         ("int4", "auto", "float32", "reference"),
         ("int4-a8", "auto", "float32", "reference"),
@@ -97,7 +98,7 @@ def test_quantised_tiers_stay_near_the_plain_one(artifacts: dict[str, Path]) -> 
 
 
 @pytest.mark.parametrize("kernels", ["cpu", "reference"])
-@pytest.mark.parametrize("kv_dtype", ["float32", "int8"])
+@pytest.mark.parametrize("kv_dtype", ["float32", "int8", "int4"])
 def test_a_copied_block_serves_another_request(artifacts: dict[str, Path], kernels: str, kv_dtype: str) -> None:
     runner = runner_of(artifacts["bf16"], "float32", kernels, kv_dtype=kv_dtype)
     ids = sequences(4)[3]
@@ -115,7 +116,7 @@ def test_a_copied_block_serves_another_request(artifacts: dict[str, Path], kerne
 
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8", "int4"])
 def test_the_ledger_is_what_is_allocated(artifacts: dict[str, Path], tier: Tier, dtype: str, kv_dtype: str) -> None:
     runner = runner_of(artifacts[tier], dtype, kv_dtype=kv_dtype)
     memory, ledger = runner.memory(), runner.derived["ledger"]
@@ -133,9 +134,12 @@ def test_kv_dtype_of_its_own(artifacts: dict[str, Path]) -> None:
     eight = runner_of(artifacts["bf16"], "float32", kv_dtype="int8")
     assert eight.derived["kv_dtype"] == "int8"
     assert eight.memory()["kv_pool_bytes"] * 64 == wide.memory()["kv_pool_bytes"] * 20  # 16 x 4 bytes: 16 and a scale
-    expected, *found = (compute(runner, entry)[0] for runner in (wide, narrow, eight))
+    four = runner_of(artifacts["bf16"], "float32", kv_dtype="int4")
+    assert four.derived["kv_dtype"] == "int4"
+    assert four.memory()["kv_pool_bytes"] * 128 == wide.memory()["kv_pool_bytes"] * 24  # K and V: 8 bytes and 4 each
+    expected, *found = (compute(runner, entry)[0] for runner in (wide, narrow, eight, four))
     assert expected is not None
-    for logits, bound in zip(found, (0.02, 0.05), strict=True):
+    for logits, bound in zip(found, (0.02, 0.05, 0.3), strict=True):
         assert logits is not None
         assert 0 < (logits - expected).norm() / expected.norm() < bound
 

@@ -41,7 +41,9 @@ TIERS: list[Tier] = ["bf16", "int8", "int4", "int4-a8"]
 # (tier, kernels, compute dtype, KV dtype). The reference is slow: each of its products and caches once, not all pairs.
 ARITHMETIC = [
     *((tier, "cpu", dtype, kv) for tier in TIERS for dtype in ("float32", "bfloat16") for kv in ("auto", "int8")),
+    *(("bf16", "cpu", dtype, "int4") for dtype in ("float32", "bfloat16")),
     ("bf16", "reference", "float32", "int8"),
+    ("bf16", "reference", "bfloat16", "int4"),
     ("bf16", "reference", "bfloat16", "auto"),
     ("int8", "reference", "float32", "auto"),
     ("int8", "reference", "bfloat16", "int8"),
@@ -260,14 +262,14 @@ def test_the_key_of_a_block_names_model_and_arithmetic(artifacts: dict[str, Path
     roots = []
     for tier, dtype, kv in [
         ("bf16", "float32", "auto"), ("bf16", "float32", "bfloat16"), ("bf16", "float32", "int8"),
-        ("bf16", "bfloat16", "auto"), ("int8", "float32", "auto"),
+        ("bf16", "bfloat16", "auto"), ("int8", "float32", "auto"), ("bf16", "float32", "int4"),
     ]:  # fmt: skip
         config = EngineConfig(compute_dtype=dtype, kv_dtype=kv, max_model_len=64, threads=1)  # type: ignore[arg-type]
         core, _ = build(artifacts[tier], config)
         serve(core, [Job("a", tuple(range(32)), SamplingParams(1))])
         roots.append(frozenset(core.pool._known))
     assert all(len(keys) == 2 for keys in roots)
-    assert len(frozenset.union(*roots)) == 10
+    assert len(frozenset.union(*roots)) == 12
 
 
 def test_a_forged_collision_is_caught_by_the_tokens(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

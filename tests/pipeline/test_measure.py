@@ -35,7 +35,9 @@ WIDE: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("tier", "kv_dtype", "seqs"), [("bf16", "auto", 48), ("int4", "int8", 96)])
+@pytest.mark.parametrize(
+    ("tier", "kv_dtype", "seqs"), [("bf16", "auto", 48), ("int4", "int8", 96), ("bf16", "int4", 96)]
+)
 def test_a_tiny_model(tmp_path: Path, tier: Tier, kv_dtype: Any, seqs: int) -> None:
     make_tiny_artifact(tmp_path, tier, **WIDE)
     check(

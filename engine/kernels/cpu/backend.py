@@ -31,7 +31,7 @@ from engine.kernels.cpu.products import GATES, W_BF16, W_F32, W_INT4, W_INT4A8, 
 from engine.kernels.cpu.program import KV_KINDS, NO_WINDOW, Program, record
 from engine.kernels.errors import UnavailableError
 from engine.kernels.interface import Activation, AttentionMeta, KvCache, Model, PackedLinear, StepSizes
-from engine.kernels.reference import packing
+from engine.kernels.reference import four_bits, packing
 from engine.kernels.reference.backend import quantise_rows_fp8
 
 
@@ -190,6 +190,8 @@ class CpuKernels(Composed):
         return q_out, k_out
 
     def new_kv_cache(self, blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> KvCache:
+        if dtype == torch.uint4:
+            return _four_bits(blocks, block_size, kv_heads, head_dim)
         k = zeros((blocks, kv_heads, head_dim, block_size), dtype).permute(0, 3, 1, 2)
         v = zeros((blocks, kv_heads, block_size, head_dim), dtype).permute(0, 2, 1, 3)
         if dtype != torch.int8:
@@ -253,6 +255,17 @@ class CpuKernels(Composed):
         out = torch.empty(rows, width, dtype=self.dtype)
         self._c.gated_mul(pointer(gate_up), pointer(out), rows, width, GATES[activation], self.threads)
         return out
+
+
+def _four_bits(blocks: int, block_size: int, kv_heads: int, head_dim: int) -> KvCache:
+    """Laid out as csrc/four_bits.h says."""
+    scales = (
+        torch.zeros(blocks, kv_heads, *four_bits.scale_shape(head_dim, group), block_size, dtype=torch.bfloat16)
+        for group in (four_bits.KEY_GROUP, four_bits.VALUE_GROUP)
+    )
+    k = zeros((blocks, kv_heads, head_dim // 2, block_size), torch.uint8).permute(0, 3, 1, 2)
+    v = zeros((blocks, kv_heads, block_size, head_dim // 2), torch.uint8).permute(0, 2, 1, 3)
+    return KvCache(k, v, *(scale.permute(0, 4, 1, 2, 3) for scale in scales))
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -30,7 +30,8 @@ from engine.kernels.interface import (
     StepOutput,
 )
 
-KV_KINDS, NO_WINDOW = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}, 0  # as in csrc/attention.c
+# As in csrc/cache.h; uint8: codes of 4 bits.
+KV_KINDS, NO_WINDOW = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, torch.uint8: 3}, 0
 # As in csrc/step.c.
 KINDS = [
     "embed",

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels.interface import AttentionMeta, KvCache
+from engine.kernels.reference import four_bits
 
 CHUNK = 64
 
@@ -20,8 +21,8 @@ def paged_attention(q: Tensor, cache: KvCache, meta: AttentionMeta, scale: float
     out = torch.empty_like(q)
     starts, lengths = meta.query_starts.tolist(), meta.context_lens.tolist()
     for r, length in enumerate(lengths):
-        keys = _gather(cache.k, cache.k_scale, meta.block_tables[r], length)
-        values = _gather(cache.v, cache.v_scale, meta.block_tables[r], length)
+        keys = _gather(cache.k, cache.k_scale, four_bits.KEY_GROUP, meta.block_tables[r], length)
+        values = _gather(cache.v, cache.v_scale, four_bits.VALUE_GROUP, meta.block_tables[r], length)
         for row in range(starts[r], starts[r + 1]):
             position = length - (starts[r + 1] - row)
             first = 0 if window is None else max(0, position - window + 1)
@@ -29,17 +30,24 @@ def paged_attention(q: Tensor, cache: KvCache, meta: AttentionMeta, scale: float
     return out
 
 
-def _gather(stored: Tensor, scale: Tensor | None, table: Tensor, length: int) -> Tensor:
-    """float32 [chunks, kv_heads, CHUNK, D], contiguous, zero beyond ``length``."""
-    _, block_size, kv_heads, dim = stored.shape
+def _gather(stored: Tensor, scale: Tensor | None, group: int, table: Tensor, length: int) -> Tensor:
+    """float32 [chunks, kv_heads, CHUNK, D], contiguous, zero beyond ``length``. ``group``: of codes of 4 bits."""
+    block_size = stored.shape[1]
     blocks = table[: -(-length // block_size)].long()
     chunks = -(-length // CHUNK)
-    flat = torch.zeros(chunks * CHUNK, kv_heads, dim)
-    held = stored[blocks].reshape(-1, kv_heads, dim)[:length]
-    flat[:length] = (held.view(torch.float8_e4m3fn) if held.dtype == torch.uint8 else held).float()
-    if scale is not None:
-        flat[:length] *= scale[blocks].reshape(-1, kv_heads)[:length, :, None]
-    return flat.view(chunks, CHUNK, kv_heads, dim).transpose(1, 2).contiguous()
+    held = _widen(stored[blocks], None if scale is None else scale[blocks], group).flatten(0, 1)[:length]
+    flat = held.new_zeros(chunks * CHUNK, *held.shape[1:])
+    flat[:length] = held
+    return flat.view(chunks, CHUNK, *held.shape[1:]).transpose(1, 2).contiguous()
+
+
+def _widen(held: Tensor, scale: Tensor | None, group: int) -> Tensor:
+    """What is stored, as float32."""
+    if scale is None:
+        return held.float()
+    if scale.dim() > held.dim():
+        return four_bits.dequantise(held, scale, group)
+    return (held.view(torch.float8_e4m3fn) if held.dtype == torch.uint8 else held).float() * scale[..., None]
 
 
 def _attend(q: Tensor, keys: Tensor, values: Tensor, first: int, position: int) -> Tensor:

@@ -13,7 +13,7 @@ from engine.artifact import GROUPED, LinearSpec
 from engine.kernels.composed import Composed
 from engine.kernels.errors import UnavailableError
 from engine.kernels.interface import CODES, SCALED, Activation, AttentionMeta, KvCache, Model, PackedLinear, StepSizes
-from engine.kernels.reference import attention, packing
+from engine.kernels.reference import attention, four_bits, packing
 from engine.kernels.reference.matmul import fused_multiply_add, row_tile, tiled_linear
 
 FP8_MAX = 448.0
@@ -124,14 +124,23 @@ class ReferenceKernels(Composed):
 
     def new_kv_cache(self, blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> KvCache:
         shape, stored = (blocks, block_size, kv_heads, head_dim), CODES.get(dtype, dtype)
+        if dtype == torch.uint4:
+            k, v = (torch.zeros(*shape[:3], head_dim // 2, dtype=stored) for _ in range(2))
+            about = [four_bits.scale_shape(head_dim, group) for group in (four_bits.KEY_GROUP, four_bits.VALUE_GROUP)]
+            return KvCache(k, v, *(torch.zeros(*shape[:3], *own, dtype=torch.bfloat16) for own in about))
         k, v = torch.zeros(shape, dtype=stored), torch.zeros(shape, dtype=stored)
         return KvCache(k, v, torch.zeros(shape[:3]), torch.zeros(shape[:3])) if stored in SCALED else KvCache(k, v)
 
     def write_kv(self, k: Tensor, v: Tensor, cache: KvCache, slots: Tensor) -> None:
         block, offset = slots // cache.block_size, slots % cache.block_size
-        for x, stored, scales in ((k, cache.k, cache.k_scale), (v, cache.v, cache.v_scale)):
+        for x, stored, scales, group in (
+            (k, cache.k, cache.k_scale, four_bits.KEY_GROUP),
+            (v, cache.v, cache.v_scale, four_bits.VALUE_GROUP),
+        ):
             if scales is None:
                 stored[block, offset] = x.to(stored.dtype)
+            elif cache.four_bits:
+                stored[block, offset], scales[block, offset] = four_bits.quantise(x, group)
             else:
                 q, scale = quantise_rows(x) if stored.dtype == torch.int8 else quantise_rows_fp8(x)
                 stored[block, offset], scales[block, offset] = q.view(stored.dtype), scale[..., 0]

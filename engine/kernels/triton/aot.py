@@ -176,7 +176,7 @@ def _attention(kernels: TritonKernels, count: int) -> None:
     )
     turns = torch.empty(8192, HEADS.dim // 2)
     qkv = torch.empty(count, (HEADS.heads + 2 * HEADS.kv_heads) * HEADS.dim, dtype=kernels.dtype)
-    for kv_dtype in (kernels.dtype, torch.int8, torch.float8_e4m3fn):
+    for kv_dtype in (kernels.dtype, torch.int8, torch.float8_e4m3fn, torch.uint4):
         cache = kernels.new_kv_cache(1024, BLOCK_SIZE, HEADS.kv_heads, HEADS.dim, kv_dtype)
         for about in (HEADS, normed):
             q = kernels.queries(qkv, about, turns, turns, step, cache)
@@ -267,7 +267,7 @@ def first_of_each(found: Sequence[Launch]) -> list[Launch]:
     first: dict[tuple[Any, ...], Launch] = {}
     for launch in found:
         kind = (launch.constants.get("ROWS"), launch.constants.get("NATIVE"))
-        written = (launch.signature.get("k_cache"), launch.signature.get("q"))
+        written = (launch.signature.get("k_cache"), launch.signature.get("k_scales"), launch.signature.get("q"))
         first.setdefault((launch.name, *kind, *written), launch)
     return list(first.values())
 

@@ -25,6 +25,7 @@ from engine.kernels.interface import (
     StepInput,
     StepSizes,
 )
+from engine.kernels.reference import four_bits
 from engine.kernels.triton.jit import attention, heads, products, rows, sampling
 from engine.kernels.triton.launch import (
     DRAW_BLOCK,
@@ -264,11 +265,19 @@ class TritonKernels(Composed):
     def new_kv_cache(self, blocks: int, block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> KvCache:
         """A head's tokens of a block are neighbours in memory."""
         shape, stored = (blocks, kv_heads, block_size, head_dim), CODES.get(dtype, dtype)
+        if dtype == torch.uint4:
+            return self._four_bits(shape)
         k, v = (torch.zeros(shape, dtype=stored, device=self.device).transpose(1, 2) for _ in range(2))
         if stored not in SCALED:
             return KvCache(k, v)
         k_scale, v_scale = (torch.zeros(shape[:3], device=self.device).transpose(1, 2) for _ in range(2))
         return KvCache(k, v, k_scale, v_scale)
+
+    def _four_bits(self, shape: tuple[int, int, int, int]) -> KvCache:
+        about = [four_bits.scale_shape(shape[3], group) for group in (four_bits.KEY_GROUP, four_bits.VALUE_GROUP)]
+        k, v = (torch.zeros(*shape[:3], shape[3] // 2, dtype=torch.uint8, device=self.device) for _ in range(2))
+        scales = (torch.zeros(*shape[:3], *own, dtype=torch.bfloat16, device=self.device) for own in about)
+        return KvCache(*(tensor.transpose(1, 2) for tensor in (k, v, *scales)))
 
     def write_kv(self, k: Tensor, v: Tensor, cache: KvCache, slots: Tensor) -> None:
         k, v = contiguous_rows(k), contiguous_rows(v)
@@ -326,6 +335,8 @@ class TritonKernels(Composed):
 
 
 def _strides(cache: KvCache) -> tuple[int, ...]:
-    """Block size, then the strides of block, token and head in keys and values, and in the scales."""
-    scales = (0, 0, 0) if cache.k_scale is None else cache.k_scale.stride()
-    return (cache.block_size, *cache.k.stride()[:3], *scales)
+    """Block size, then the strides of block, token and head in keys and values, and in the scales: in those of 4 bits,
+    which keys and values have different numbers of, counted in a token's for a head."""
+    scales = (0, 0, 0) if cache.k_scale is None else cache.k_scale.stride()[:3]
+    entry = 1 if cache.k_scale is None else math.prod(cache.k_scale.shape[3:])
+    return (cache.block_size, *cache.k.stride()[:3], *(stride // entry for stride in scales))

@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 
+from engine.artifact import ArtifactError
 from engine.isa import isa_features
 from engine.kernels.cpu import CpuKernels
 from engine.kernels.interface import AttentionMeta, Kernels, KvCache
@@ -16,7 +17,8 @@ SHAPES = [(4, 2, 16, 16), (9, 3, 64, 16), (8, 1, 24, 4), (6, 6, 128, 32), (5, 1,
 FEW = SHAPES[2::2]  # one KV head
 
 
-KV_DTYPES = [torch.float32, torch.bfloat16, torch.int8]
+KV_DTYPES = [torch.float32, torch.bfloat16, torch.int8, torch.uint4]
+GROUPS = (16, 64)  # of keys and of values of 4 bits
 
 
 def kv_id(dtype: torch.dtype) -> str:
@@ -28,12 +30,29 @@ def skip_if_slow(kernels: Kernels, *shape: int) -> None:
         pytest.skip("seconds in the interpreter; it tries the shapes with one KV head")
 
 
-def stored(x: torch.Tensor, kv_dtype: torch.dtype) -> torch.Tensor:
-    """What a cache keeps of x [T, kv_heads, D], in float64; int8 by its definition, without the code under test."""
+def stored(x: torch.Tensor, kv_dtype: torch.dtype, group: int = 16) -> torch.Tensor:
+    """What a cache keeps of x [T, kv_heads, D], in float64; int8 and uint4, the latter in groups, by their definitions,
+    without the code under test."""
+    if kv_dtype == torch.uint4:
+        codes, scale, base = four_bits(x, group)
+        return codes.double() * scale.double() + base.double()
     if kv_dtype != torch.int8:
         return x.to(kv_dtype).double()
     scale = x.float().abs().amax(-1, keepdim=True) / 127
     return (x.float() / scale).round().double() * scale.double()
+
+
+def four_bits(x: torch.Tensor, group: int) -> list[torch.Tensor]:
+    """Codes, scales and bases, of each value [..., D]."""
+    found = []
+    for at in range(0, x.shape[-1], group):
+        own = x[..., at : at + group].float()
+        base = own.min(-1, keepdim=True).values
+        scale = ((own.max(-1, keepdim=True).values - base) / 15).bfloat16().float()
+        base, scale = base.bfloat16().float(), scale.where(scale > 0, torch.tensor(1.0))
+        codes = ((own - base) / scale).round().clamp(0, 15)
+        found.append((codes, scale.expand(own.shape), base.expand(own.shape)))
+    return [torch.cat(parts, -1) for parts in zip(*found, strict=True)]
 
 
 class Sequence:
@@ -76,7 +95,7 @@ def run(
 
 
 def exact(s: Sequence, kv_dtype: torch.dtype, window: int | None = None) -> torch.Tensor:
-    q, k, v = s.q.double(), stored(s.k, kv_dtype), stored(s.v, kv_dtype)
+    q, (k, v) = s.q.double(), (stored(x, kv_dtype, own) for x, own in zip((s.k, s.v), GROUPS, strict=True))
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     scores = torch.einsum("qhd,khd->hqk", q, k) * q.shape[-1] ** -0.5
@@ -89,7 +108,7 @@ def exact(s: Sequence, kv_dtype: torch.dtype, window: int | None = None) -> torc
 @pytest.mark.parametrize(("heads", "kv_heads", "dim", "block_size"), SHAPES)
 @pytest.mark.parametrize(
     ("kv_dtype", "window"),
-    [*((d, None) for d in KV_DTYPES), (torch.float32, 1), (torch.bfloat16, 20), (torch.int8, 48)],
+    [*((d, None) for d in KV_DTYPES), (torch.float32, 1), (torch.bfloat16, 20), (torch.int8, 48), (torch.uint4, 21)],
 )
 def test_equals_plain_attention(
     kernels: Kernels, heads: int, kv_heads: int, dim: int, block_size: int, kv_dtype: torch.dtype, window: int | None
@@ -105,7 +124,7 @@ def test_equals_plain_attention(
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "dim", "block_size"), SHAPES)
-@pytest.mark.parametrize(("kv_dtype", "window"), [(None, None), (None, 21), (torch.int8, None)])
+@pytest.mark.parametrize(("kv_dtype", "window"), [(None, None), (None, 21), (torch.int8, None), (torch.uint4, None)])
 def test_any_batch_and_any_split_give_the_same_bits(
     kernels: Kernels,
     heads: int,
@@ -130,7 +149,8 @@ def test_any_batch_and_any_split_give_the_same_bits(
         cache = kernels.new_kv_cache(blocks, block_size, kv_heads, dim, kv_dtype)
         cache.k.fill_(7)  # what others left behind must not matter
         for left in cache.tensors[1:]:
-            left.fill_(99 if left.dtype == torch.int8 else 1e30 if kernels.name == "reference" else torch.nan)
+            codes = not left.is_floating_point()
+            left.fill_(99 if codes else 1e30 if kernels.name == "reference" else torch.nan)
         done, outs = [0] * len(sequences), [[] for _ in sequences]  # type: ignore[var-annotated]
         while any(d < s.length for d, s in zip(done, sequences, strict=True)):
             order = [i for i, s in enumerate(sequences) if done[i] < s.length]
@@ -195,12 +215,47 @@ def test_eight_bit_values_and_scales_are_the_same_in_all_backends(dtype: torch.d
             assert torch.equal(first, other)
 
 
-def test_what_is_not_finite_is_not_hidden_by_eight_bits(kernels: Kernels) -> None:
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dim", [2, 8, 16, 40, 80, 256])
+def test_four_bit_values_and_scales_are_the_same_in_all_backends(dtype: torch.dtype, dim: int) -> None:
+    """Exactly, by their definition; and read as they are by no more than half a step and a rounding of the base."""
+    g = torch.Generator().manual_seed(dim)
+    k, v = (torch.randn(33, 3, dim, generator=g) * torch.logspace(-8, 8, 33)[:, None, None] for _ in range(2))
+    k[4], v[7, 1], v[9] = 0.0, 0.0, 3.0
+    k[5] = torch.arange(3 * dim).view(3, dim) % 16 / 2  # halves
+    k, v = k.to(dtype), v.to(dtype)
+    slots = torch.randperm(48, generator=g)[:33]
+    for backend in BACKENDS:
+        kernels = backend(dtype, threads=2)
+        cache = kernels.new_kv_cache(3, 16, 3, dim, torch.uint4)
+        kernels.write_kv(k, v, cache, slots)
+        assert cache.four_bits
+        assert [t.dtype for t in cache.tensors] == [torch.uint8] * 2 + [torch.bfloat16] * 2
+        for x, q, scales, group in zip((k, v), (cache.k, cache.v), (cache.k_scale, cache.v_scale), GROUPS, strict=True):
+            assert scales is not None
+            assert scales.shape == (3, 16, 3, -(-dim // group), 2)
+            codes, scale, base = four_bits(x, group)
+            own = scales.flatten(0, 1)[slots].float().repeat_interleave(group, -2)[..., :dim, :]
+            assert torch.equal(own, torch.stack((scale, base), -1))
+            held = q.flatten(0, 1)[slots]
+            assert torch.equal(torch.stack((held & 15, held >> 4), -1).flatten(-2).float(), codes)
+            assert not q.flatten(0, 1)[sorted(set(range(48)) - set(slots.tolist()))].any()
+            error = (codes * scale + base - x.float()).abs()
+            assert (error <= scale / 2 + x.float().abs().amax(-1, keepdim=True) * 2**-7).all()
+
+
+def test_four_bits_are_refused_to_odd_heads(kernels: Kernels) -> None:
+    with pytest.raises(ArtifactError, match=r"head_dim is 5, which is odd; .*such as 4 or 6\): set kv_dtype to int8"):
+        kernels.new_kv_cache(2, 16, 2, 5, torch.uint4)
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.int8, torch.uint4], ids=kv_id)
+def test_what_is_not_finite_is_not_hidden_by_few_bits(kernels: Kernels, kv_dtype: torch.dtype) -> None:
     for bad in (torch.nan, torch.inf, -torch.inf):
         s = Sequence(0, 20, 2, 1, 24, kernels.dtype)
         s.v[3, 0, 17] = bad
         place([s], 16, seed=0)
-        out = run(kernels, [(s, 0, 20)], kernels.new_kv_cache(6, 16, 1, 24, torch.int8))[0].float()
+        out = run(kernels, [(s, 0, 20)], kernels.new_kv_cache(6, 16, 1, 24, kv_dtype))[0].float()
         assert torch.isfinite(out[:3]).all()
         assert not torch.isfinite(out[3:]).all(-1).any()
 
@@ -261,7 +316,7 @@ def test_one_row_two_rows_and_many_give_the_same_bits_at_every_edge(kv_dtype: to
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES, ids=kv_id)
 def test_8192_tokens(kv_dtype: torch.dtype) -> None:
     s = Sequence(2, 8192, 6, 2, 32, torch.float32)
-    q, k, v = s.q[-3:].double(), stored(s.k, kv_dtype), stored(s.v, kv_dtype)
+    q, (k, v) = s.q[-3:].double(), (stored(x, kv_dtype, own) for x, own in zip((s.k, s.v), GROUPS, strict=True))
     scores = torch.einsum("qhd,khd->hqk", q, k.repeat_interleave(3, 1)) * 32**-0.5
     unseen = torch.ones(3, 8192, dtype=torch.bool).triu(8190)
     expected = torch.einsum(

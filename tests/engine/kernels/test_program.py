@@ -65,7 +65,7 @@ def expect_equal(path: Path, wanted: str = "last", **config: object) -> None:
 @pytest.mark.parametrize("tier", TIERS)
 def test_equals_the_operations_one_by_one(tmp_path: Path, family: Family, tier: Tier) -> None:
     make_tiny_artifact(tmp_path, tier, family=family)
-    for dtype, kv in product(DTYPES, ["auto", "int8"]):
+    for dtype, kv in product(DTYPES, ["auto", "int8", "int4"]):
         expect_equal(tmp_path, dtype=dtype, kv=kv)
 
 
@@ -117,7 +117,7 @@ def test_more_rows_than_reserved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("isa", ["auto", "avx2"])
-@pytest.mark.parametrize("kv", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("kv", ["float32", "bfloat16", "int8", "int4"])
 def test_one_token_of_every_request(tmp_path: Path, kv: str, isa: str) -> None:
     """Attention of such steps has kernels of its own: all edges of pieces, strips and ranges; one head of keys for one
     to four of queries, and for more, which go the general way."""

@@ -80,7 +80,7 @@ def test_older_machines_get_the_same_results(target: str) -> None:
         for scheme in test_linear.SCHEMES:
             test_linear.test_equals_the_dequantised_product(kernels, scheme, 160, 64)
             test_linear.test_a_row_does_not_see_its_neighbours(kernels, scheme, 256, 40)
-        for kv_dtype in (dtype, torch.int8):
+        for kv_dtype in (dtype, torch.int8, torch.uint4):
             test_attention.test_equals_plain_attention(kernels, 9, 3, 64, 16, kv_dtype, 20)
             test_attention.test_any_batch_and_any_split_give_the_same_bits(kernels, 4, 2, 16, 16, kv_dtype, 21)
         test_rows.test_rms_norm(kernels, 40)

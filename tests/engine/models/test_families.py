@@ -135,6 +135,7 @@ def test_the_window_is_seen_in_the_logits(tmp_path: Path, family: Family) -> Non
         ("bf16", "float32", "auto", "cpu"),
         ("int8", "bfloat16", "auto", "cpu"),
         ("int4", "bfloat16", "int8", "cpu"),
+        ("bf16", "float32", "int4", "cpu"),
         ("bf16", "bfloat16", "auto", "reference"),
     ],
 )

@@ -40,6 +40,15 @@ def test_eight_bit_keys_and_values_count_their_scales() -> None:
     assert resolve_dtypes(EngineConfig(compute_dtype="bfloat16", kv_dtype="int8"), [])[:2] == ("bfloat16", "int8")
 
 
+def test_four_bit_keys_and_values_count_scale_and_base_of_every_group() -> None:
+    shape = shape_of_numbers(**{**SEVEN_B, "kv_heads": 8})  # heads of 128: 8 groups of keys, 2 of values
+    assert kv_bytes_per_token(shape, "int4") == 32 * 8 * (64 + 8 * 4 + 64 + 2 * 4)
+    short = shape.model_copy(update={"head_dim": 24})  # the last group is smaller
+    assert kv_bytes_per_token(short, "int4") == 32 * 8 * (12 + 2 * 4 + 12 + 4)
+    with pytest.raises(ArtifactError, match=r"head_dim is 25, which is odd; .* even sizes \(such as 24 or 26\)"):
+        kv_bytes_per_token(shape.model_copy(update={"head_dim": 25}), "int4")
+
+
 @given(
     limit=st.integers(2**27, 2**34),
     weights=st.integers(1, 2**32),

@@ -8,7 +8,7 @@
    The heads of a row that share a KV head go together, and so do neighbouring rows of a request (a tile): they meet a
    strip of keys or values while it is in the first-level cache. A single row reads the cache as it is stored; a tile
    makes a copy in float32 first where the cache holds something else. Both multiply the same numbers in the same order:
-   the scale of an int8 key is applied to its scores, that of a value to its weights. */
+   the scale of an int8 key is applied to its scores, that of a value to its weights. Of 4 bits a copy is always made. */
 #include "attention_range.h"
 #include "kernels.h"
 #include "pool.h"
@@ -88,7 +88,7 @@ static long find_tile(const Step *s, long tile, long head, Tile *t) {
     *t = (Tile){.cache = &s->cache, .table = s->tables + r * s->max_blocks, .head = head,
                 .rows = MIN(s->tile_rows, end - first), .group = s->heads / s->cache.kv_heads,
                 .position = s->lengths[r] - (end - first), .window = s->window, .padded = s->padded};
-    t->direct = s->cache.block_size % PIECE == 0 && s->cache.dim % PIECE == 0 &&
+    t->direct = s->cache.block_size % PIECE == 0 && s->cache.dim % PIECE == 0 && s->cache.kind != KV_INT4 &&
                 (s->cache.kind == KV_F32 || t->rows == 1);
     return first;
 }

@@ -3,7 +3,7 @@
 #ifndef SEATRIAL_ATTENTION_RANGE_H
 #define SEATRIAL_ATTENTION_RANGE_H
 
-#include "attention_tiles.h"
+#include "four_bits.h"
 
 #define RANGE 128
 #define STRIP 64
@@ -103,6 +103,31 @@ INLINE void copy_position(int kind, const Tile *t, long start, long j) {
     if (kind == KV_INT8) t->k_scales[j] = c->k_scale[first + offset], t->v_scales[j] = c->v_scale[first + offset];
 }
 
+INLINE void copy_position4(const Tile *t, long start, long j) {
+    const Cache *c = t->cache;
+    long offset = (start + j) % c->block_size, head = t->table[(start + j) / c->block_size] * c->kv_heads + t->head;
+    float *keys = t->keys + j / PIECE * c->dim * PIECE + j % PIECE, *values = t->values + j * t->padded;
+    for (long d = 0; d < c->dim; d++) keys[d * PIECE] = key4(c, head, offset, d), values[d] = value4(c, head, offset, d);
+}
+
+/* As copy_as, with scales and bases in the copy. */
+static void copy_as4(const Tile *t, long start, Seen any, Place *p) {
+    const Cache *c = t->cache;
+    int whole = c->block_size % PIECE == 0 && c->dim % PIECE == 0;
+    for (long i = any.from / PIECE; i * PIECE < any.count; i++) {
+        float *keys = t->keys + i * c->dim * PIECE, *values = t->values + i * PIECE * t->padded;
+        if (whole) {
+            long at = start + i * PIECE, head = t->table[at / c->block_size] * c->kv_heads + t->head;
+            widen_keys(c, head, at % c->block_size, keys);
+            widen_values(c, head, at % c->block_size, values);
+        } else {
+            for (long j = MAX(any.from, i * PIECE); j < MIN(any.count, (i + 1) * PIECE); j++) copy_position4(t, start, j);
+        }
+        p->keys[i] = (const char *)keys, p->values[i] = (const char *)values;
+    }
+    fill_place(p, any);
+}
+
 INLINE void copy_as(int kind, const Tile *t, long start, Seen any, Place *p) {
     const Cache *c = t->cache;
     long dim = c->dim, size = c->block_size;
@@ -127,6 +152,7 @@ static void place_copy(const Tile *t, long start, Seen any, Place *p) {
     switch (t->cache->kind) {
         case KV_BF16: copy_as(KV_BF16, t, start, any, p); break;
         case KV_INT8: copy_as(KV_INT8, t, start, any, p); break;
+        case KV_INT4: copy_as4(t, start, any, p); break;
         default: copy_as(KV_F32, t, start, any, p); break;
     }
 }

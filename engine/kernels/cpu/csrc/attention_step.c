@@ -3,8 +3,9 @@
 
    An item is one request and KV head. It reads the cache as a sequence of strips, keys of a range first and then its
    values, and while a strip is multiplied the following one is on its way: to the next item's first, since a thread that
-   waits for memory at the beginning of each of its items waits most of the time. */
-#include "attention_tiles.h"
+   waits for memory at the beginning of each of its items waits most of the time. A strip of 4 bits is widened to float32
+   before it is multiplied. */
+#include "four_bits.h"
 #include "kernels.h"
 #include "pool.h"
 
@@ -35,9 +36,11 @@ typedef struct {
     long request, head, length;
     float queries[MOST_QUERIES][MOST_DIM], acc[MOST_QUERIES][MOST_DIM], sums[MOST_QUERIES][MOST_DIM];
     float scores[MOST_QUERIES][RANGE], top[MOST_QUERIES], total[MOST_QUERIES];
+    float wide[STRIP * MOST_DIM]; /* of 4 bits: a strip in float32 */
 } Item;
 
 INLINE long bytes_of(int kind) { return kind == KV_F32 ? 4 : kind == KV_BF16 ? 2 : 1; }
+INLINE long piece_bytes(int kind, long dim) { return kind == KV_INT4 ? PIECE * dim / 2 : PIECE * dim * bytes_of(kind); }
 
 /* As vget, where the compiler makes several instructions of one. */
 INLINE vf widened(int kind, const char *x) {
@@ -51,7 +54,7 @@ INLINE vf widened(int kind, const char *x) {
 
 /* The pieces of a strip from `start` on, of keys or values; those beyond the end stand for others. */
 INLINE void find_strip(int kind, const Item *t, const void *cache, long start, const char *pieces[STRIP_PIECES]) {
-    long size = PIECE * t->s->cache.dim * bytes_of(kind), last = (t->length - 1) / PIECE;
+    long size = piece_bytes(kind, t->s->cache.dim), last = (t->length - 1) / PIECE;
     for (int i = 0; i < STRIP_PIECES; i++) {
         long block = t->table[MIN(start / PIECE + i, last)];
         pieces[i] = (const char *)cache + (block * t->s->cache.kv_heads + t->head) * size;
@@ -67,6 +70,22 @@ INLINE void find_next(int kind, const Step *s, long item, const char *pieces[STR
     find_strip(kind, &next, s->cache.k, 0, pieces);
 }
 
+/* The `count` pieces of a strip of 4 bits from `start` on, keys or else values, in float32; the following one comes closer. */
+static void widen_strip(Item *t, int keys, long start, long count, const char *const *ahead, const char *wide[STRIP_PIECES]) {
+    const Cache *c = &t->s->cache;
+    for (int i = 0; i < STRIP_PIECES; i++) {
+        float *to = t->wide + MIN(i, count - 1) * PIECE * c->dim;
+        wide[i] = (const char *)to;
+        for (long at = 0; at < PIECE * c->dim / 2; at += 64) __builtin_prefetch(ahead[i] + at);
+        if (i >= count) continue;
+        long head = t->table[start / PIECE + i] * c->kv_heads + t->head;
+        if (keys)
+            widen_keys(c, head, 0, to);
+        else
+            widen_values(c, head, 0, to);
+    }
+}
+
 /* scores of n queries with `count` pieces of keys, from position `at` of the range on. */
 INLINE void score_strip(int kind, int n, Item *t, const char *const *keys, const char *const *ahead, long count, long at) {
     const long bytes = bytes_of(kind), quarter = t->s->cache.dim / STRIP_PIECES;
@@ -77,10 +96,10 @@ INLINE void score_strip(int kind, int n, Item *t, const char *const *keys, const
             for (int v = 0; v < SIDE; v++) acc[i][v] = vsplat(0.0f);
         long d = 0;
         for (int part = 0; part < STRIP_PIECES; part++) {
-            const char *next = ahead[part];
+            const char *next = ahead ? ahead[part] : NULL;
             for (long stop = d + quarter; d < stop; d++, next += 64 * bytes) {
                 vf key[SIDE];
-                if (first == 0)
+                if (ahead && first == 0)
 #pragma GCC unroll 4
                     for (long line = 0; line < bytes; line++) __builtin_prefetch(next + 64 * line);
 #pragma GCC unroll 4
@@ -107,11 +126,12 @@ INLINE void add_strip(int kind, int n, Item *t, const char *const *values, const
         for (int i = 0; i < n; i++)
             for (int v = 0; v < SIDE; v++) acc[i][v] = vload(t->sums[i] + d + v * VL);
         for (long j = 0; j < count;) {
-            const char *value = values[j / PIECE] + d * bytes, *next = ahead[j / PIECE] + d * PIECE * bytes;
+            const char *value = values[j / PIECE] + d * bytes, *next = ahead ? ahead[j / PIECE] + d * PIECE * bytes : NULL;
             for (long stop = MIN(count, j + PIECE); j < stop; j++, value += dim * bytes, next += SIDE * VL * bytes) {
                 vf x[SIDE];
+                if (ahead)
 #pragma GCC unroll 4
-                for (long line = 0; line < SIDE * VL * bytes; line += 64) __builtin_prefetch(next + line);
+                    for (long line = 0; line < SIDE * VL * bytes; line += 64) __builtin_prefetch(next + line);
 #pragma GCC unroll 4
                 for (int v = 0; v < SIDE; v++) x[v] = widened(kind, value + v * VL * bytes);
 #pragma GCC unroll 4
@@ -174,7 +194,7 @@ INLINE void merge(Item *t, int i, float top, float total) {
 INLINE void attend_range(int kind, int n, Item *t, long start, long item) {
     const Cache *c = &t->s->cache;
     long count = MIN(RANGE, t->length - start), strips = (count + STRIP - 1) / STRIP, dim = c->dim;
-    const char *pieces[2][STRIP_PIECES], **now = pieces[0], **next = pieces[1], **swap;
+    const char *pieces[2][STRIP_PIECES], **now = pieces[0], **next = pieces[1], **swap, *wide[STRIP_PIECES];
     find_strip(kind, t, c->k, start, now);
     for (long strip = 0; strip < strips; strip++, swap = now, now = next, next = swap) {
         if (strip + 1 < strips)
@@ -182,7 +202,12 @@ INLINE void attend_range(int kind, int n, Item *t, long start, long item) {
         else
             find_strip(kind, t, c->v, start, next);
         long pieces_in = (MIN(STRIP, count - strip * STRIP) + PIECE - 1) / PIECE;
-        score_strip(kind, n, t, now, next, pieces_in, strip * STRIP);
+        if (kind == KV_INT4) {
+            widen_strip(t, 1, start + strip * STRIP, pieces_in, next, wide);
+            score_strip(KV_F32, n, t, wide, NULL, pieces_in, strip * STRIP);
+        } else {
+            score_strip(kind, n, t, now, next, pieces_in, strip * STRIP);
+        }
     }
     float top[MOST_QUERIES], total[MOST_QUERIES];
     for (int i = 0; i < n; i++) {
@@ -196,7 +221,13 @@ INLINE void attend_range(int kind, int n, Item *t, long start, long item) {
             find_strip(kind, t, c->k, start + RANGE, next);
         else
             find_next(kind, t->s, item, next);
-        add_strip(kind, n, t, now, next, MIN(STRIP, count - strip * STRIP), strip * STRIP);
+        long keys_in = MIN(STRIP, count - strip * STRIP);
+        if (kind == KV_INT4) {
+            widen_strip(t, 0, start + strip * STRIP, (keys_in + PIECE - 1) / PIECE, next, wide);
+            add_strip(KV_F32, n, t, wide, NULL, keys_in, strip * STRIP);
+        } else {
+            add_strip(kind, n, t, now, next, keys_in, strip * STRIP);
+        }
     }
     for (int i = 0; i < n; i++)
         if (start == 0) {
@@ -237,6 +268,7 @@ static void attend_item(void *context, long item) {
     switch (s->cache.kind) {
         case KV_BF16: ANY_QUERIES(KV_BF16) break;
         case KV_INT8: ANY_QUERIES(KV_INT8) break;
+        case KV_INT4: ANY_QUERIES(KV_INT4) break;
         default: ANY_QUERIES(KV_F32) break;
     }
 }

@@ -2,17 +2,17 @@
 
    Values lie [blocks, kv_heads, block_size, dim], keys transposed within their block, [blocks, kv_heads, dim,
    block_size], so that the scores of 16 neighbouring keys are one vector and no lanes are summed. Scales of int8 ones
-   lie [blocks, kv_heads, block_size]. */
+   lie [blocks, kv_heads, block_size]. For keys and values of 4 bits see four_bits.h. */
 #ifndef SEATRIAL_CACHE_H
 #define SEATRIAL_CACHE_H
 
 #include "common.h"
 
-enum { KV_F32 = 0, KV_BF16 = 1, KV_INT8 = 2 };
+enum { KV_F32 = 0, KV_BF16 = 1, KV_INT8 = 2, KV_INT4 = 3 };
 
 typedef struct {
     void *k, *v;
-    float *k_scale, *v_scale; /* of KV_INT8 */
+    float *k_scale, *v_scale; /* of KV_INT8; those of KV_INT4 are bfloat16 */
     int kind;
     long kv_heads, dim, block_size;
 } Cache;

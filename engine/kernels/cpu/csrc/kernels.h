@@ -8,7 +8,7 @@
 /* The cache of one layer, as attention.c has it. */
 typedef struct {
     void *k, *v;
-    float *k_scale, *v_scale; /* of int8; else NULL */
+    float *k_scale, *v_scale; /* of int8 and int4; else NULL */
     long kind, block_size;
 } KvPointers;
 

@@ -1,5 +1,5 @@
 /* New keys and values to the paged cache. */
-#include "cache.h"
+#include "four_bits.h"
 #include "kernels.h"
 #include "pool.h"
 
@@ -36,6 +36,56 @@ INLINE void write_head(int kind, const Write *p, const void *x, long from, void 
     }
 }
 
+/* Codes of a group of n <= size values of x, and what they are read with; size is a multiple of LANES. */
+INLINE void quantise4(const Write *p, const void *x, long from, long n, long size, uint8_t *codes, uint16_t *scale,
+                      uint16_t *base) {
+    float values[VALUE_GROUP];
+    long d = 0;
+    for (; d + LANES <= n; d += LANES) store_f32(values + d, get16(p->x_kind, x, from + d));
+    for (; d < n; d++) values[d] = get(p->x_kind, x, from + d);
+    for (; d < size; d++) values[d] = values[0];
+    v16 low = load_f32(values), high = low;
+    i16v nan = {0};
+    for (d = 0; d < size; d += LANES) {
+        v16 v = load_f32(values + d);
+        low = lower16(v, low), high = higher16(v, high), nan |= v != v;
+    }
+    float lowest = -max_lanes(-low), highest = max_lanes(high);
+    for (int i = 0; i < LANES; i++)
+        if (nan[i]) lowest = NAN;
+    *scale = float_to_bf16((highest - lowest) / 15.0f), *base = float_to_bf16(lowest);
+    if (*scale == 0) *scale = 0x3f80; /* 1 */
+    const v16 magic = splat(12582912.0f), from_base = splat(bf16_to_float(*base)), step = splat(bf16_to_float(*scale));
+    for (d = 0; d < size; d += LANES) {
+        v16 v = ((load_f32(values + d) - from_base) / step + magic) - magic; /* to whole numbers, half to even */
+        v = higher16(v, splat(0.0f));                                        /* 0 where it is not a number */
+        store_int8((int8_t *)codes + d, lower16(v, splat(15.0f)));
+    }
+}
+
+/* dim values of x from `from` on to the cache at `at`, bytes `step` apart; group: of the token's first scale. */
+INLINE void write_head4(const Write *p, const void *x, long from, long size, uint8_t *at, long step, uint16_t *group) {
+    long dim = p->cache.dim, block_size = p->cache.block_size;
+    for (long d = 0; d < dim; d += size, group += 2 * block_size) {
+        uint8_t codes[VALUE_GROUP];
+        long n = MIN(size, dim - d);
+        quantise4(p, x, from + d, n, size, codes, group, group + block_size);
+        for (long i = 0; i < n; i += 2) at[(d + i) / 2 * step] = codes[i] | codes[i + 1] << 4;
+    }
+}
+
+static void write_row4(const Write *p, long r) {
+    const Cache *c = &p->cache;
+    long block = p->slots[r] / c->block_size, offset = p->slots[r] % c->block_size;
+    for (long h = 0; h < c->kv_heads; h++) {
+        long head = block * c->kv_heads + h;
+        write_head4(p, p->k, r * p->k_stride + h * c->dim, KEY_GROUP, key_codes(c, head, offset), c->block_size,
+                    group_at(c, c->k_scale, KEY_GROUP, head, 0) + offset);
+        write_head4(p, p->v, r * p->v_stride + h * c->dim, VALUE_GROUP, value_codes(c, head, offset), 1,
+                    group_at(c, c->v_scale, VALUE_GROUP, head, 0) + offset);
+    }
+}
+
 INLINE void write_row(int kind, const Write *p, long r) {
     const Cache *c = &p->cache;
     long block = p->slots[r] / c->block_size, offset = p->slots[r] % c->block_size;
@@ -54,6 +104,7 @@ static void write_rows(void *context, long item) {
         switch (p->cache.kind) {
             case KV_BF16: write_row(KV_BF16, p, r); break;
             case KV_INT8: write_row(KV_INT8, p, r); break;
+            case KV_INT4: write_row4(p, r); break;
             default: write_row(KV_F32, p, r); break;
         }
 }

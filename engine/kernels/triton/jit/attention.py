@@ -12,6 +12,7 @@ There is one shape of tile, because a row's sum of weights is added up across th
 
 import triton.language as tl
 
+from engine.kernels.triton.jit.four_bits import KEY_GROUP, VALUE_GROUP, load_four_bits
 from engine.kernels.triton.jit.language import convert, device, dot, kernel, row_max, row_sum
 
 
@@ -74,6 +75,7 @@ def chunk_of(
 ):  # fmt: skip
     """The softmax sums over keys start ... stop - 1: the largest score in units of log 2 [ROWS], the sum of weights
     [ROWS] and of weighted values [ROWS, D]."""
+    FOUR_BITS: tl.constexpr = QUANTISED and k_scales.dtype.element_ty == tl.bfloat16
     column = tl.arange(0, BLOCK_D)
     highest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.full([ROWS], 0.0, tl.float32)
@@ -83,12 +85,16 @@ def chunk_of(
         there = key < stop
         block = tl.load(table + key // block_size, mask=there, other=0).to(tl.int64)
         base = block * stride_block + (key % block_size) * stride_token + kv_head * stride_head
-        keys = tl.load(
-            k_cache + base[None, :] + column[:, None], mask=there[None, :] & (column < dim)[:, None], other=0
-        )
-        scores = dot(q, convert(keys, q.dtype), tl.full([ROWS, KEYS], 0.0, tl.float32))
         scaled_at = block * scale_block + (key % block_size) * scale_token + kv_head * scale_head
-        if QUANTISED:
+        inside = there[None, :] & (column < dim)[:, None]
+        if FOUR_BITS:
+            keys = load_four_bits(
+                k_cache, k_scales, base[None, :], scaled_at[None, :], column[:, None], inside, dim, KEY_GROUP
+            )
+        else:
+            keys = tl.load(k_cache + base[None, :] + column[:, None], mask=inside, other=0)
+        scores = dot(q, convert(keys, q.dtype), tl.full([ROWS, KEYS], 0.0, tl.float32))
+        if QUANTISED and not FOUR_BITS:
             scores = scores * tl.load(k_scales + scaled_at, mask=there, other=0.0)[None, :]
         seen = (key[None, :] <= position[:, None]) & (key[None, :] >= first[:, None])
         scores = tl.where(seen, scores * scale, float("-inf"))
@@ -97,12 +103,19 @@ def chunk_of(
         weights = tl.exp2(scores - base_score[:, None])
         shrink = tl.exp2(highest - base_score)
         total = total * shrink + row_sum(weights)
-        if QUANTISED:
+        inside = there[:, None] & (column < dim)[None, :]
+        if FOUR_BITS:
+            values = load_four_bits(
+                v_cache, v_scales, base[:, None], scaled_at[:, None], column[None, :], inside, dim, VALUE_GROUP
+            )
+            broken = row_max((values - values != 0.0).to(tl.int32)) > 0  # not finite: 0 x NaN is not 0
+            values = tl.where(broken[:, None], 0.0, values)
+            weights = tl.where(seen & broken[None, :], float("nan"), weights)
+        else:
+            values = tl.load(v_cache + base[:, None] + column[None, :], mask=inside, other=0)
+        if QUANTISED and not FOUR_BITS:
             by = tl.load(v_scales + scaled_at, mask=there, other=0.0)
             weights = tl.where(seen, weights * by[None, :], 0.0)  # 0 x NaN is not 0
-        values = tl.load(
-            v_cache + base[:, None] + column[None, :], mask=there[:, None] & (column < dim)[None, :], other=0
-        )
         acc = dot(convert(weights, q.dtype), convert(values, q.dtype), acc * shrink[:, None])
         highest = new
     return highest, total, acc

@@ -7,6 +7,7 @@ own (engine.kernels.composed).
 
 import triton.language as tl
 
+from engine.kernels.triton.jit.four_bits import KEY_GROUP, VALUE_GROUP, store_four_bits
 from engine.kernels.triton.jit.language import convert, device, kernel, narrow, quantise, quantise_e4m3, row_sum, widen
 
 
@@ -19,15 +20,20 @@ def turn(x, partner, cos, sin, first_half):
 @device
 def store_kv(
     x, cache, scales, slot, there, head, column, dim,
-    block_size, stride_block, stride_token, stride_head, scale_block, scale_token, scale_head, QUANTISED: tl.constexpr,
+    block_size, stride_block, stride_token, stride_head, scale_block, scale_token, scale_head,
+    QUANTISED: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """x [R, D] of one head into the rows' slots."""
+    """x [R, D] of one head into the rows' slots. GROUP: of values of 4 bits."""
     block, offset = slot // block_size, slot % block_size
     seen = there[:, None] & (column < dim)[None, :]
-    at = cache + (block * stride_block + offset * stride_token + head * stride_head)[:, None] + column[None, :]
+    first = block * stride_block + offset * stride_token + head * stride_head
+    at = cache + first[:, None] + column[None, :]
     if QUANTISED:
-        scaled_at = scales + block * scale_block + offset * scale_token + head * scale_head
-        if cache.dtype.element_ty == tl.uint8:
+        entry = block * scale_block + offset * scale_token + head * scale_head
+        scaled_at = scales + entry
+        if scales.dtype.element_ty == tl.bfloat16:
+            store_four_bits(widen(x), cache, scales, first, entry, there, seen, dim, GROUP)
+        elif cache.dtype.element_ty == tl.uint8:
             codes, scale = quantise_e4m3(widen(x))
             tl.store(at, codes, mask=seen)
             tl.store(scaled_at, scale, mask=there)
@@ -57,7 +63,8 @@ def queries(
     if head >= heads + kv_heads:
         store_kv(
             x, v_cache, v_scales, slot, there, head - heads - kv_heads, column, dim,
-            block_size, stride_block, stride_token, stride_head, scale_block, scale_token, scale_head, QUANTISED,
+            block_size, stride_block, stride_token, stride_head, scale_block, scale_token, scale_head,
+            QUANTISED, VALUE_GROUP,
         )  # fmt: skip
     else:
         half = dim // 2
@@ -90,7 +97,8 @@ def queries(
         else:
             store_kv(
                 turned, k_cache, k_scales, slot, there, head - heads, column, dim,
-                block_size, stride_block, stride_token, stride_head, scale_block, scale_token, scale_head, QUANTISED,
+                block_size, stride_block, stride_token, stride_head, scale_block, scale_token, scale_head,
+                QUANTISED, KEY_GROUP,
             )  # fmt: skip
 
 
@@ -133,10 +141,12 @@ def write_kv(
     store_kv(
         tl.load(k + far * k_stride + head * dim + column[None, :], mask=seen, other=0.0),
         k_cache, k_scales, slot, there, head, column, dim,
-        block_size, stride_block, stride_token, stride_head, scale_block, scale_token, scale_head, QUANTISED,
+        block_size, stride_block, stride_token, stride_head, scale_block, scale_token, scale_head,
+        QUANTISED, KEY_GROUP,
     )  # fmt: skip
     store_kv(
         tl.load(v + far * v_stride + head * dim + column[None, :], mask=seen, other=0.0),
         v_cache, v_scales, slot, there, head, column, dim,
-        block_size, stride_block, stride_token, stride_head, scale_block, scale_token, scale_head, QUANTISED,
+        block_size, stride_block, stride_token, stride_head, scale_block, scale_token, scale_head,
+        QUANTISED, VALUE_GROUP,
     )  # fmt: skip

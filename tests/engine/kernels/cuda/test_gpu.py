@@ -28,7 +28,7 @@ def on_gpu(artifact: Path, **config: object) -> ModelRunner:
     return ModelRunner(artifact, EngineConfig.model_validate(CONFIG | BIG | config))
 
 
-@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8", "int4"])
 @pytest.mark.parametrize("tier", ["bf16", "int8", "int4", "int4-a8"])
 def test_the_same_bits_in_any_batch_recorded_or_not(artifacts: dict[str, Path], tier: Tier, kv_dtype: str) -> None:
     runner = on_gpu(artifacts[tier], kv_dtype=kv_dtype)

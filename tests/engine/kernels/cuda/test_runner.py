@@ -58,7 +58,7 @@ def test_any_batch_and_any_split_give_the_same_bits(artifacts: dict[str, Path], 
     assert graphs.captures == len(replay_of(runner).graphs) == 4
 
 
-@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8", "int4"])
 @pytest.mark.parametrize("lengths", [[20], [33, 1, 50, 16, 17]])
 def test_a_recorded_decode_step_has_the_bits_of_the_host(artifact: Path, lengths: list[int], kv_dtype: str) -> None:
     graphs = FakeGraphs()

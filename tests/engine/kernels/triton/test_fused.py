@@ -21,7 +21,7 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("kv_dtype", [None, torch.int8], ids=["kv", "kv-int8"])
+@pytest.mark.parametrize("kv_dtype", [None, torch.int8, torch.uint4], ids=["kv", "kv-int8", "kv-int4"])
 @pytest.mark.parametrize("norms", [False, True])
 @pytest.mark.parametrize("dim", [16, 24])
 def test_queries_are_norm_rope_and_write(

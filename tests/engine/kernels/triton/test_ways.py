@@ -24,7 +24,9 @@ def backend(dtype: torch.dtype, split_programs: int) -> TritonKernels:
 
 @pytest.mark.parametrize("window", [None, 21])
 @pytest.mark.parametrize(
-    ("dtype", "kv_dtype"), [(torch.float32, torch.int8), (torch.bfloat16, torch.bfloat16)], ids=str
+    ("dtype", "kv_dtype"),
+    [(torch.float32, torch.int8), (torch.bfloat16, torch.bfloat16), (torch.float32, torch.uint4)],
+    ids=str,
 )
 def test_split_and_whole_alone_and_together_in_one_piece_and_in_two(
     dtype: torch.dtype, kv_dtype: torch.dtype, window: int | None
