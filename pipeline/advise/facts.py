@@ -12,6 +12,8 @@ from engine.config import EngineConfig
 from engine.ledger import ModelShape, kv_bytes_per_token, weights_in_memory
 from pipeline.errors import SeatrialError
 
+NARROW_KV = ("int8", "int4")  # KV dtypes that every machine has
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -39,13 +41,20 @@ class TierFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """``kv_bytes_per_token``: of the KV cache as it is configured (``kv_dtype``), and of one of int8."""
+    """``kv_bytes_per_token``: of the KV cache as it is configured (``kv_dtype``), and of the narrow ones that the model
+    can have."""
 
     reference: TierFacts
     tiers: list[TierFacts]
     kv_dtype: str
     kv_bytes_per_token: int
-    kv_int8_bytes_per_token: int
+    kv_narrow_bytes_per_token: dict[str, int]
+
+
+def narrow_kv(shape: ModelShape) -> dict[str, int]:
+    """Bytes of a token; int4 has no heads of an odd size."""
+    dtypes = [dtype for dtype in NARROW_KV if dtype != "int4" or shape.head_dim % 2 == 0]
+    return {dtype: kv_bytes_per_token(shape, dtype) for dtype in dtypes}
 
 
 def read_facts(
@@ -67,7 +76,7 @@ def read_facts(
         tiers=[_tier(root, tier, weight_bytes(tier)) for tier in tiers if tier != reference],
         kv_dtype=kv_dtype,
         kv_bytes_per_token=kv_bytes_per_token(shape, kv_dtype),
-        kv_int8_bytes_per_token=kv_bytes_per_token(shape, "int8"),
+        kv_narrow_bytes_per_token=narrow_kv(shape),
     )
     refuse_different_items(found)
     return found

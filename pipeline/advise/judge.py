@@ -59,17 +59,18 @@ def advise(facts: Facts, load: Load) -> list[Advice]:
 def _memory(facts: Facts, load: Load) -> Advice:
     weights = facts.reference.weight_bytes
     tokens = load.concurrency * load.context_tokens
-    kv, narrow = tokens * facts.kv_bytes_per_token, tokens * facts.kv_int8_bytes_per_token
+    kv = tokens * facts.kv_bytes_per_token
     total = weights + kv
     smallest = min((t.weight_bytes for t in facts.tiers), default=weights)
-    spared, of_kv = weights - smallest, kv - narrow
+    spared = weights - smallest
+    of_kv = {dtype: kv - tokens * size for dtype, size in facts.kv_narrow_bytes_per_token.items()}
     figures: dict[str, float] = {
         "concurrency": load.concurrency,
         "context_tokens": load.context_tokens,
         "weight_bytes": weights,
         "kv_bytes": kv,
         "spared_by_smallest_tier_bytes": spared,
-        "spared_by_int8_kv_bytes": of_kv,
+        **{f"spared_by_{dtype}_kv_bytes": of for dtype, of in of_kv.items()},
     }
     begin = (
         f"{load.concurrency} requests of {load.context_tokens} tokens take {kv / MIB:.0f} MiB of KV cache "
@@ -78,7 +79,7 @@ def _memory(facts: Facts, load: Load) -> Advice:
     if kv > weights:
         text = (
             f"{begin}: the weights are not the bottleneck. The smallest tier spares {spared / total:.0%} of the whole"
-            + (f", an int8 KV cache {of_kv / total:.0%}" if of_kv > 0 else "")
+            + "".join(f", an {dtype} KV cache {of / total:.0%}" for dtype, of in of_kv.items() if of > 0)
             + "; shrink the KV cache or the context first."
         )
     else:

@@ -9,7 +9,8 @@
     table.py      the records side by side
     held_out/     text that no recipe may calibrate on, written for this project
 
-The record, ``reports/fidelity/VARIANT.json`` (VARIANT: the tier, ``+kv-int8`` behind it where the KV cache is int8):
+The record, ``reports/fidelity/VARIANT.json`` (VARIANT: the tier, ``+kv-int8`` or ``+kv-int4`` behind it where the
+KV cache is that):
 
     schema_version  1
     variant, tier, kv_dtype

@@ -3,6 +3,7 @@
 seatrial fidelity                                    the tiers of a trial
 seatrial fidelity --tier fp8 --tier gptq-int4-g64    these; built if they are not there
 seatrial fidelity --all --kv int8                    every entry of `quantization`, also on an int8 KV cache
+seatrial fidelity --tier bf16 --kv int8 --kv int4    what the KV cache alone loses
 seatrial fidelity --table                            what has been measured, side by side
 """
 

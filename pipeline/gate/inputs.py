@@ -31,7 +31,7 @@ CHECKED_BY = "check_evalsets"
 _FOUND_CHARS = 60
 REVIEW = Path("reports/review.json")
 FIDELITY = Path("reports/fidelity")
-NARROW_KV = ("int8", "fp8")  # KV dtypes below 16 bits
+NARROW_KV = ("int8", "fp8", "int4")  # KV dtypes below 16 bits
 IN_SERVICE = "in-service"  # RESULTS/IN_SERVICE/eval: the release in service, asked what the set has become since
 FILES = (
     "plan.json",

@@ -135,7 +135,12 @@ class KvDrift(_Rule):
 
     kind: Literal["kv_drift"]
     limit_nats: float = Field(gt=0, description="per token, for 1,000 tokens more before it")
+    limit_nats_int4: float | None = Field(None, gt=0, description="of a cache of 4 bits; null: limit_nats")
     min_tokens: int = Field(ge=512, description="length of the sequence below which it is undecided")
+
+    def limit(self, kv_dtype: str) -> float:
+        own = self.limit_nats_int4 if kv_dtype == "int4" else None
+        return self.limit_nats if own is None else own
 
 
 class Review(_Rule):

@@ -41,7 +41,7 @@ def plan(
     intermediate: Annotated[int | None, typer.Option(min=1, help="Default: 8/3 of hidden.")] = None,
     vocab: Annotated[int, typer.Option(min=1)] = 32000,
     weight_bits: Annotated[float, typer.Option(min=1, max=32, help="Bits a weight, scales included.")] = 16,
-    kv_dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16; int8, fp8 with scales.")] = "float16",
+    kv_dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16; int8, fp8, int4 with scales.")] = "float16",
     max_model_len: Annotated[int, typer.Option(min=2)] = 2048,
     memory_gib: Annotated[
         float | None, typer.Option("--memory", min=0.001, help="GiB; then also: how many requests fit.")

@@ -12,7 +12,7 @@ from typing import Any
 
 from engine.artifact import read_manifest
 from engine.config import EngineConfig, resolve_dtypes
-from engine.ledger import DTYPE_BYTES, Ledger, ModelShape, kv_bytes_per_token, plan, plan_artifact
+from engine.ledger import KV_DTYPES, Ledger, ModelShape, kv_bytes_per_token, plan, plan_artifact
 from pipeline.errors import SeatrialError
 from pipeline.files import write_json
 from pipeline.provenance import this_machine
@@ -116,8 +116,8 @@ def plan_numbers(
     Raises:
         SeatrialError: an unknown dtype, or numbers that do not go together.
     """
-    if kv_dtype not in DTYPE_BYTES:
-        raise SeatrialError(f"unknown KV dtype {kv_dtype!r}; known: {', '.join(DTYPE_BYTES)}")
+    if kv_dtype not in KV_DTYPES:
+        raise SeatrialError(f"unknown KV dtype {kv_dtype!r}; known: {', '.join(KV_DTYPES)}")
     shape = shape_of_numbers(layers, hidden, heads, kv_heads, intermediate, vocab)
     weights = round(params * weight_bits / 8)
     if memory_bytes is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from engine.ledger import ModelShape, kv_bytes_per_token
-from pipeline.advise.facts import Facts, TierFacts, outcomes_of, refuse_different_items
+from pipeline.advise.facts import Facts, TierFacts, narrow_kv, outcomes_of, refuse_different_items
 from pipeline.advise.judge import LOSS_POINTS, Load, advise
 from pipeline.errors import SeatrialError
 from pipeline.fidelity.records import RECORDS
@@ -65,7 +65,7 @@ def _facts(run: RunData, fidelity: Fidelity) -> Facts:
         [_tier(run, t, fidelity) for t in run.tiers.values() if t is not reference and t.plan is not None],
         kv_dtype,
         kv_bytes_per_token(shape, kv_dtype),
-        kv_bytes_per_token(shape, "int8"),
+        narrow_kv(shape),
     )
     refuse_different_items(facts)
     return facts

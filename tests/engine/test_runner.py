@@ -139,7 +139,7 @@ def test_kv_dtype_of_its_own(artifacts: dict[str, Path]) -> None:
     assert four.memory()["kv_pool_bytes"] * 128 == wide.memory()["kv_pool_bytes"] * 24  # K and V: 8 bytes and 4 each
     expected, *found = (compute(runner, entry)[0] for runner in (wide, narrow, eight, four))
     assert expected is not None
-    for logits, bound in zip(found, (0.02, 0.05, 0.3), strict=True):
+    for logits, bound in zip(found, (0.02, 0.05, 0.6), strict=True):
         assert logits is not None
         assert 0 < (logits - expected).norm() / expected.norm() < bound
 

@@ -20,13 +20,14 @@ from pipeline.gate.result import Outcome, RuleResult
 
 def kv_drift(rule: KvDrift, context: Context) -> list[RuleResult]:
     title, reference = "growth of the divergence with the length, by the KV cache", context.reference
-    values: dict[str, Any] = {"unit": "nats per 1,000 tokens", "limit": rule.limit_nats}
+    header, of_reference = context.run.header("evaluation"), reference.header("evaluation")
+    dtype = None if header is None else header.engine_derived.get("kv_dtype")
+    limit = rule.limit(str(dtype))
+    values: dict[str, Any] = {"unit": "nats per 1,000 tokens", "limit": limit}
 
     def said(outcome: Outcome, detail: str, would: str | None = None, **more: Any) -> list[RuleResult]:
         return [result(rule, "quality", title, outcome, detail, would_decide=would, **values, **more)]
 
-    header, of_reference = context.run.header("evaluation"), reference.header("evaluation")
-    dtype = None if header is None else header.engine_derived.get("kv_dtype")
     if dtype not in NARROW_KV:
         return said("not_applicable", f"the KV cache is {dtype or 'not known'}: nothing is rounded in it")
     measure = f"seatrial fidelity --tier {reference.tier} --kv {dtype} --long-tokens {rule.min_tokens}"
@@ -41,7 +42,7 @@ def kv_drift(rule: KvDrift, context: Context) -> list[RuleResult]:
     if slope is None or tokens < rule.min_tokens - 1:  # the first token has no distribution
         return said("undecided", f"measured on {tokens} tokens; the limit is for {rule.min_tokens}", measure)
     value, low, high = slope["per_1000_tokens"], *_ends(slope, context.confidence(rule))
-    outcome: Outcome = "pass" if high <= rule.limit_nats else "fail" if low > rule.limit_nats else "undecided"
+    outcome: Outcome = "pass" if high <= limit else "fail" if low > limit else "undecided"
     detail = (
         f"over {tokens} tokens in {slope['bins']} stretches the mean divergence is {record['long']['kl_mean']:.2g} nats"
     )

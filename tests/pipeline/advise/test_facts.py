@@ -9,7 +9,8 @@ import pytest
 
 from engine.artifact import ArtifactError
 from engine.config import EngineConfig
-from pipeline.advise.facts import Facts, read_facts
+from engine.ledger import ModelShape
+from pipeline.advise.facts import Facts, narrow_kv, read_facts
 from pipeline.errors import SeatrialError
 from tests.tiny import make_tiny_artifact
 
@@ -45,7 +46,10 @@ def test_facts_are_read(root: Path) -> None:
     assert int8.weight_bytes < found.reference.weight_bytes
     assert int8.items is not None
     assert (int8.items["x-2"].pinned, int8.items["x-2"].margin, int8.items["x-1"].margin) == (True, -0.25, None)
-    assert (found.kv_bytes_per_token, found.kv_int8_bytes_per_token) == (2 * 3 * 2 * 16 * 2, 2 * 3 * 2 * (16 + 4))
+    assert found.kv_bytes_per_token == 2 * 3 * 2 * 16 * 2
+    assert found.kv_narrow_bytes_per_token == {"int8": 2 * 3 * 2 * (16 + 4), "int4": 2 * 3 * 2 * (8 + 4)}
+    odd = ModelShape(layers=1, hidden=9, heads=3, kv_heads=3, head_dim=3, intermediate=8, vocab=9)
+    assert narrow_kv(odd).keys() == {"int8"}
 
 
 def test_what_cannot_be_used_is_named(root: Path) -> None:

@@ -31,7 +31,9 @@ def tier(name: str, mib: int, items: dict[str, Outcome] | None, kl: float | None
 
 
 def facts(*tiers: TierFacts, kv: int = 20_000, items: dict[str, Outcome] | None = None) -> Facts:
-    return Facts(tier("bf16", 256, items or outcomes()), list(tiers), "bfloat16", kv, kv // 2 + 1000)
+    return Facts(
+        tier("bf16", 256, items or outcomes()), list(tiers), "bfloat16", kv, {"int8": kv // 2 + 1000, "int4": 7_000}
+    )
 
 
 def of(found: list[Advice], kind: str) -> list[Advice]:
@@ -73,12 +75,16 @@ def test_where_the_kv_cache_is_the_larger_part_it_comes_first() -> None:
     kv = 64 * 4096 * 20_000
     assert heavy.figures["kv_bytes"] == kv
     assert heavy.figures["spared_by_int8_kv_bytes"] == 64 * 4096 * 9_000
+    assert heavy.figures["spared_by_int4_kv_bytes"] == 64 * 4096 * 13_000
+    whole = 256 * MIB + kv
     assert (
-        f"{166 * MIB / (256 * MIB + kv):.0%} of the whole, an int8 KV cache {64 * 4096 * 9_000 / (256 * MIB + kv):.0%}"
-        in heavy.text
+        f"{166 * MIB / whole:.0%} of the whole, an int8 KV cache {64 * 4096 * 9_000 / whole:.0%}, "
+        f"an int4 KV cache {64 * 4096 * 13_000 / whole:.0%};" in heavy.text
     )
-    already = advise(replace(facts(tiers), kv_int8_bytes_per_token=20_000), replace(LOAD, concurrency=640))[0]
+    eight = {"int8": 20_000, "int4": 7_000}
+    already = advise(replace(facts(tiers), kv_narrow_bytes_per_token=eight), replace(LOAD, concurrency=640))[0]
     assert "an int8 KV cache" not in already.text
+    assert "an int4 KV cache" in already.text
 
 
 def test_pinned_cases_at_the_edge_are_named() -> None:

@@ -99,9 +99,12 @@ def test_the_reference_has_16_bits_in_its_cache_whatever_the_engine_is_told(
     at(monkeypatch, places)
     monkeypatch.setattr(run, "RECORDS", tmp_path)
     narrow = CONFIG.model_copy(update={"kv_dtype": "int8"})
-    (record,) = measure("bf16", [Variant("bf16")], narrow, WORK, SIZES, tmp_path / "work", Stage("fidelity", None))
-    assert (record["kv_dtype"], record["reference"]["engine_derived"]["kv_dtype"]) == ("int8", "float32")
-    assert record["parts"]["held_out"]["kl_mean"] > 0
+    asked = [Variant("bf16"), Variant("bf16", "int4")]
+    eight, four = measure("bf16", asked, narrow, WORK, SIZES, tmp_path / "work", Stage("fidelity", None))
+    assert (eight["kv_dtype"], eight["reference"]["engine_derived"]["kv_dtype"]) == ("int8", "float32")
+    assert (four["variant"], four["kv_dtype"]) == ("bf16+kv-int4", "int4")
+    assert 0 < eight["parts"]["held_out"]["kl_mean"] < four["parts"]["held_out"]["kl_mean"]
+    assert four["kv_bytes_per_token"] < eight["kv_bytes_per_token"]
 
 
 def test_records_are_written_and_distributions_are_not_kept(records: list[dict[str, Any]], places: Path) -> None:

@@ -25,13 +25,13 @@ def _growing(per_1000: float) -> list[float]:
     return [0.004 + per_1000 * s * BIN_TOKENS / 1000 + 0.0004 * (s % 2) for s in stretch]
 
 
-def _measured(root: Path, kl: list[float], **changes: Any) -> None:
+def _measured(root: Path, kl: list[float], kv: str = "int8", **changes: Any) -> None:
     head = json.loads((root / REFERENCE).read_text())["header"]
     value = {
-        "schema_version": 1, "variant": "bf16+kv-int8", "tier": "bf16", "kv_dtype": "int8", "header": head,
+        "schema_version": 1, "variant": f"bf16+kv-{kv}", "tier": "bf16", "kv_dtype": kv, "header": head,
         "reference": {"engine_derived": {"kv_dtype": "bfloat16"}}, "long": long_figures(kl),
     } | changes  # fmt: skip
-    path = root / RECORD
+    path = root / FIDELITY / f"bf16+kv-{kv}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value))
 
@@ -104,6 +104,24 @@ def test_a_record_of_something_else_is_no_pass(
     found = rule_of(judged(), "kv-drift")
     assert found["outcome"] == "undecided"
     assert words in found["detail"]
+
+
+@pytest.mark.parametrize(
+    ("own", "per_1000", "outcome"), [(None, 0.005, "fail"), (0.01, 0.005, "pass"), (0.01, 0.02, "fail")]
+)
+def test_four_bits_have_a_limit_of_their_own(narrow: Path, own: float | None, per_1000: float, outcome: str) -> None:
+    edit_json(EVALUATED, lambda v: v["header"]["engine_derived"].update(kv_dtype="int4"))(narrow)
+    change_params(narrow, lambda raw: _own_limit(raw, own))
+    assert rule_of(judged(), "kv-drift")["would_decide"] == "seatrial fidelity --tier bf16 --kv int4 --long-tokens 4096"
+    _measured(narrow, _growing(per_1000), "int4")
+    found = rule_of(judged(), "kv-drift")
+    assert (found["outcome"], found["limit"]) == (outcome, own or LIMIT)
+    assert judged()["inputs"][(FIDELITY / "bf16+kv-int4.json").as_posix()] is not None
+
+
+def _own_limit(raw: dict[str, Any], nats: float | None) -> None:
+    rules = raw["gate"]["policies"][raw["gate"]["policy"]]["rules"]
+    next(r for r in rules if r["id"] == "kv-drift").update(limit_nats_int4=nats)
 
 
 def test_the_record_is_among_what_a_verdict_rests_on(narrow: Path) -> None:
