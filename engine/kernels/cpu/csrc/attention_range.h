@@ -118,8 +118,8 @@ static void copy_as4(const Tile *t, long start, Seen any, Place *p) {
         float *keys = t->keys + i * c->dim * PIECE, *values = t->values + i * PIECE * t->padded;
         if (whole) {
             long at = start + i * PIECE, head = t->table[at / c->block_size] * c->kv_heads + t->head;
-            widen_keys(c, head, at % c->block_size, keys);
-            widen_values(c, head, at % c->block_size, values);
+            widen_keys(c, c->block_size, head, at % c->block_size, keys);
+            widen_values(c, c->block_size, head, at % c->block_size, values);
         } else {
             for (long j = MAX(any.from, i * PIECE); j < MIN(any.count, (i + 1) * PIECE); j++) copy_position4(t, start, j);
         }

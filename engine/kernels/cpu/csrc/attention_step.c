@@ -3,8 +3,8 @@
 
    An item is one request and KV head. It reads the cache as a sequence of strips, keys of a range first and then its
    values, and while a strip is multiplied the following one is on its way: to the next item's first, since a thread that
-   waits for memory at the beginning of each of its items waits most of the time. A strip of 4 bits is widened to float32
-   before it is multiplied. */
+   waits for memory at the beginning of each of its items waits most of the time. Keys and values of 4
+   bits are widened where they are multiplied, each as four_bits.h does it. */
 #include "four_bits.h"
 #include "kernels.h"
 #include "pool.h"
@@ -36,7 +36,6 @@ typedef struct {
     long request, head, length;
     float queries[MOST_QUERIES][MOST_DIM], acc[MOST_QUERIES][MOST_DIM], sums[MOST_QUERIES][MOST_DIM];
     float scores[MOST_QUERIES][RANGE], top[MOST_QUERIES], total[MOST_QUERIES];
-    float wide[STRIP * MOST_DIM]; /* of 4 bits: a strip in float32 */
 } Item;
 
 INLINE long bytes_of(int kind) { return kind == KV_F32 ? 4 : kind == KV_BF16 ? 2 : 1; }
@@ -52,38 +51,27 @@ INLINE vf widened(int kind, const char *x) {
     return vget(kind, x, 0);
 }
 
-/* The pieces of a strip from `start` on, of keys or values; those beyond the end stand for others. */
-INLINE void find_strip(int kind, const Item *t, const void *cache, long start, const char *pieces[STRIP_PIECES]) {
-    long size = piece_bytes(kind, t->s->cache.dim), last = (t->length - 1) / PIECE;
+/* The pieces of a strip from `start` on, of keys or values; those beyond the end stand for others. Behind them, of 4 bits,
+   their scales. */
+INLINE void find_strip(int kind, const Item *t, const void *cache, long start, const char *pieces[2 * STRIP_PIECES]) {
+    const Cache *c = &t->s->cache;
+    long size = piece_bytes(kind, c->dim), last = (t->length - 1) / PIECE;
     for (int i = 0; i < STRIP_PIECES; i++) {
-        long block = t->table[MIN(start / PIECE + i, last)];
-        pieces[i] = (const char *)cache + (block * t->s->cache.kv_heads + t->head) * size;
+        long head = t->table[MIN(start / PIECE + i, last)] * c->kv_heads + t->head;
+        pieces[i] = (const char *)cache + head * size;
+        if (kind == KV_INT4)
+            pieces[STRIP_PIECES + i] = (const char *)(cache == c->k ? group_at(c, c->k_scale, KEY_GROUP, head, 0)
+                                                                    : group_at(c, c->v_scale, VALUE_GROUP, head, 0));
     }
 }
 
 /* The first strip of keys of the item that this thread has next, if threads go on as evenly as they did. */
-INLINE void find_next(int kind, const Step *s, long item, const char *pieces[STRIP_PIECES]) {
+INLINE void find_next(int kind, const Step *s, long item, const char *pieces[2 * STRIP_PIECES]) {
     Item next;
     item = MIN(item + s->threads, s->items - 1);
     next.s = s, next.request = item / s->cache.kv_heads, next.head = item % s->cache.kv_heads;
     next.table = s->tables + next.request * s->max_blocks, next.length = s->lengths[next.request];
     find_strip(kind, &next, s->cache.k, 0, pieces);
-}
-
-/* The `count` pieces of a strip of 4 bits from `start` on, keys or else values, in float32; the following one comes closer. */
-static void widen_strip(Item *t, int keys, long start, long count, const char *const *ahead, const char *wide[STRIP_PIECES]) {
-    const Cache *c = &t->s->cache;
-    for (int i = 0; i < STRIP_PIECES; i++) {
-        float *to = t->wide + MIN(i, count - 1) * PIECE * c->dim;
-        wide[i] = (const char *)to;
-        for (long at = 0; at < PIECE * c->dim / 2; at += 64) __builtin_prefetch(ahead[i] + at);
-        if (i >= count) continue;
-        long head = t->table[start / PIECE + i] * c->kv_heads + t->head;
-        if (keys)
-            widen_keys(c, head, 0, to);
-        else
-            widen_values(c, head, 0, to);
-    }
 }
 
 /* scores of n queries with `count` pieces of keys, from position `at` of the range on. */
@@ -96,10 +84,10 @@ INLINE void score_strip(int kind, int n, Item *t, const char *const *keys, const
             for (int v = 0; v < SIDE; v++) acc[i][v] = vsplat(0.0f);
         long d = 0;
         for (int part = 0; part < STRIP_PIECES; part++) {
-            const char *next = ahead ? ahead[part] : NULL;
+            const char *next = ahead[part];
             for (long stop = d + quarter; d < stop; d++, next += 64 * bytes) {
                 vf key[SIDE];
-                if (ahead && first == 0)
+                if (first == 0)
 #pragma GCC unroll 4
                     for (long line = 0; line < bytes; line++) __builtin_prefetch(next + 64 * line);
 #pragma GCC unroll 4
@@ -126,14 +114,94 @@ INLINE void add_strip(int kind, int n, Item *t, const char *const *values, const
         for (int i = 0; i < n; i++)
             for (int v = 0; v < SIDE; v++) acc[i][v] = vload(t->sums[i] + d + v * VL);
         for (long j = 0; j < count;) {
-            const char *value = values[j / PIECE] + d * bytes, *next = ahead ? ahead[j / PIECE] + d * PIECE * bytes : NULL;
+            const char *value = values[j / PIECE] + d * bytes, *next = ahead[j / PIECE] + d * PIECE * bytes;
             for (long stop = MIN(count, j + PIECE); j < stop; j++, value += dim * bytes, next += SIDE * VL * bytes) {
                 vf x[SIDE];
-                if (ahead)
 #pragma GCC unroll 4
-                    for (long line = 0; line < SIDE * VL * bytes; line += 64) __builtin_prefetch(next + line);
+                for (long line = 0; line < SIDE * VL * bytes; line += 64) __builtin_prefetch(next + line);
 #pragma GCC unroll 4
                 for (int v = 0; v < SIDE; v++) x[v] = widened(kind, value + v * VL * bytes);
+#pragma GCC unroll 4
+                for (int i = 0; i < n; i++) {
+                    vf w = vsplat(t->scores[i][at + j]);
+#pragma GCC unroll 4
+                    for (int v = 0; v < SIDE; v++) acc[i][v] += w * x[v];
+                }
+            }
+        }
+        for (int i = 0; i < n; i++)
+            for (int v = 0; v < SIDE; v++) vstore(t->sums[i] + d + v * VL, acc[i][v]);
+    }
+}
+
+/* score_strip and add_strip of 4 bits, with scales and bases. */
+INLINE void score_strip4(int n, Item *t, const char *const *keys, const char *const *ahead, long count, long at) {
+    const int width = SIDE / PARTS; /* pieces side by side */
+    const long dim = t->s->cache.dim, line = 64;
+    for (int first = 0; first < count; first += width) {
+        vf acc[MOST_QUERIES][SIDE];
+        for (int i = 0; i < n; i++)
+            for (int v = 0; v < SIDE; v++) acc[i][v] = vsplat(0.0f);
+        for (long d = 0; d < dim; d += KEY_GROUP) {
+            vf scale[SIDE], base[SIDE];
+#pragma GCC unroll 4
+            for (int v = 0; v < SIDE; v++) {
+                const char *group = keys[STRIP_PIECES + first + v / PARTS];
+                scale[v] = vget(KV_BF16, group, d / KEY_GROUP * 2 * PIECE + v % PARTS * VL);
+                base[v] = vget(KV_BF16, group, (d / KEY_GROUP * 2 + 1) * PIECE + v % PARTS * VL);
+            }
+            if (first == 0)
+#pragma GCC unroll 4
+                for (int i = 0; i < STRIP_PIECES; i++) {
+                    __builtin_prefetch(ahead[i] + d * PIECE / 2), __builtin_prefetch(ahead[i] + d * PIECE / 2 + line);
+                    __builtin_prefetch(ahead[STRIP_PIECES + i] + d / KEY_GROUP * line);
+                }
+            for (long own = d; own < d + KEY_GROUP; own += 2) {
+                vf low[SIDE], high[SIDE];
+#pragma GCC unroll 4
+                for (int v = 0; v < SIDE; v++) {
+                    vi both = load_bytes((const uint8_t *)keys[first + v / PARTS] + own / 2 * PIECE + v % PARTS * VL);
+                    low[v] = __builtin_convertvector(both & 15, vf) * scale[v] + base[v];
+                    high[v] = __builtin_convertvector(both >> 4, vf) * scale[v] + base[v];
+                }
+#pragma GCC unroll 4
+                for (int i = 0; i < n; i++) {
+                    vf x = vsplat(t->queries[i][own]), y = vsplat(t->queries[i][own + 1]);
+#pragma GCC unroll 4
+                    for (int v = 0; v < SIDE; v++) acc[i][v] += x * low[v];
+#pragma GCC unroll 4
+                    for (int v = 0; v < SIDE; v++) acc[i][v] += y * high[v];
+                }
+            }
+        }
+        for (int i = 0; i < n; i++)
+            for (int v = 0; v < SIDE; v++) vstore(t->scores[i] + at + first * PIECE + v * VL, acc[i][v]);
+    }
+}
+
+INLINE void add_strip4(int n, Item *t, const char *const *values, const char *const *ahead, long count, long at) {
+    const long dim = t->s->cache.dim, line = 64;
+    for (long d = 0; d < dim; d += SIDE * VL) { /* of one group: VALUE_GROUP is a multiple */
+        float scales[STRIP], bases[STRIP];
+        for (long j = 0; j < count; j += VL) {
+            long group = d / VALUE_GROUP * 2 * PIECE + j % PIECE;
+            const char *own = values[STRIP_PIECES + j / PIECE];
+            vstore(scales + j, vget(KV_BF16, own, group)), vstore(bases + j, vget(KV_BF16, own, group + PIECE));
+        }
+        vf acc[MOST_QUERIES][SIDE];
+        for (int i = 0; i < n; i++)
+            for (int v = 0; v < SIDE; v++) acc[i][v] = vload(t->sums[i] + d + v * VL);
+        for (long j = 0; j < count;) {
+            const char *value = values[j / PIECE] + d / 2, *next = ahead[j / PIECE];
+            if (d == 0)
+                for (long i = 0; i < dim; i += KEY_GROUP)
+                    __builtin_prefetch(ahead[STRIP_PIECES + j / PIECE] + i / KEY_GROUP * line);
+            for (long stop = MIN(count, j + PIECE); j < stop; j++, value += dim / 2, next += dim / 2) {
+                vf x[SIDE], scale = vsplat(scales[j]), base = vsplat(bases[j]);
+                if (d / 2 % line == 0) __builtin_prefetch(next + d / 2);
+#pragma GCC unroll 4
+                for (int v = 0; v < SIDE; v++)
+                    x[v] = __builtin_convertvector(load_codes((const uint8_t *)value + v * VL / 2), vf) * scale + base;
 #pragma GCC unroll 4
                 for (int i = 0; i < n; i++) {
                     vf w = vsplat(t->scores[i][at + j]);
@@ -194,7 +262,7 @@ INLINE void merge(Item *t, int i, float top, float total) {
 INLINE void attend_range(int kind, int n, Item *t, long start, long item) {
     const Cache *c = &t->s->cache;
     long count = MIN(RANGE, t->length - start), strips = (count + STRIP - 1) / STRIP, dim = c->dim;
-    const char *pieces[2][STRIP_PIECES], **now = pieces[0], **next = pieces[1], **swap, *wide[STRIP_PIECES];
+    const char *pieces[2][2 * STRIP_PIECES], **now = pieces[0], **next = pieces[1], **swap;
     find_strip(kind, t, c->k, start, now);
     for (long strip = 0; strip < strips; strip++, swap = now, now = next, next = swap) {
         if (strip + 1 < strips)
@@ -202,12 +270,10 @@ INLINE void attend_range(int kind, int n, Item *t, long start, long item) {
         else
             find_strip(kind, t, c->v, start, next);
         long pieces_in = (MIN(STRIP, count - strip * STRIP) + PIECE - 1) / PIECE;
-        if (kind == KV_INT4) {
-            widen_strip(t, 1, start + strip * STRIP, pieces_in, next, wide);
-            score_strip(KV_F32, n, t, wide, NULL, pieces_in, strip * STRIP);
-        } else {
+        if (kind == KV_INT4)
+            score_strip4(n, t, now, next, pieces_in, strip * STRIP);
+        else
             score_strip(kind, n, t, now, next, pieces_in, strip * STRIP);
-        }
     }
     float top[MOST_QUERIES], total[MOST_QUERIES];
     for (int i = 0; i < n; i++) {
@@ -222,12 +288,10 @@ INLINE void attend_range(int kind, int n, Item *t, long start, long item) {
         else
             find_next(kind, t->s, item, next);
         long keys_in = MIN(STRIP, count - strip * STRIP);
-        if (kind == KV_INT4) {
-            widen_strip(t, 0, start + strip * STRIP, (keys_in + PIECE - 1) / PIECE, next, wide);
-            add_strip(KV_F32, n, t, wide, NULL, keys_in, strip * STRIP);
-        } else {
+        if (kind == KV_INT4)
+            add_strip4(n, t, now, next, keys_in, strip * STRIP);
+        else
             add_strip(kind, n, t, now, next, keys_in, strip * STRIP);
-        }
     }
     for (int i = 0; i < n; i++)
         if (start == 0) {

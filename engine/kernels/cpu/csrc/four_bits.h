@@ -68,32 +68,35 @@ INLINE vi load_codes(const uint8_t *p) {
 #endif
 }
 
-/* A piece of keys in float32, [dim][PIECE]. PIECE divides the block size and `offset`. */
-INLINE void widen_keys(const Cache *c, long head, long offset, float *out) {
+/* A piece of keys in float32, [dim][PIECE]. PIECE divides the block size, `offset` and dim. */
+INLINE void widen_keys(const Cache *c, long block_size, long head, long offset, float *out) {
     const uint8_t *codes = key_codes(c, head, offset);
-    for (long d = 0; d < c->dim; d += KEY_GROUP) {
-        const uint16_t *group = group_at(c, c->k_scale, KEY_GROUP, head, d / KEY_GROUP);
+    const uint16_t *group = group_at(c, c->k_scale, KEY_GROUP, head, 0) + offset;
+    for (long d = 0; d < c->dim; d += KEY_GROUP, group += 2 * block_size)
         for (long v = 0; v < PIECE; v += VL) {
-            vf scale = vget(KV_BF16, group, offset + v), base = vget(KV_BF16, group, c->block_size + offset + v);
-            for (long i = d; i < MIN(d + KEY_GROUP, c->dim); i += 2) {
-                vi both = load_bytes(codes + i / 2 * c->block_size + v);
-                vstore(out + i * PIECE + v, __builtin_convertvector(both & 15, vf) * scale + base);
-                vstore(out + (i + 1) * PIECE + v, __builtin_convertvector(both >> 4, vf) * scale + base);
+            vf scale = vget(KV_BF16, group, v), base = vget(KV_BF16, group, block_size + v);
+            for (long i = 0; i < KEY_GROUP; i += 2) {
+                vi both = load_bytes(codes + (d + i) / 2 * block_size + v);
+                vstore(out + (d + i) * PIECE + v, __builtin_convertvector(both & 15, vf) * scale + base);
+                vstore(out + (d + i + 1) * PIECE + v, __builtin_convertvector(both >> 4, vf) * scale + base);
             }
         }
-    }
 }
 
 /* A piece of values in float32, [PIECE][dim]. VL divides dim, too. */
-INLINE void widen_values(const Cache *c, long head, long offset, float *out) {
-    const uint8_t *codes = value_codes(c, head, offset);
-    for (long d = 0; d < c->dim; d += VALUE_GROUP) {
-        const uint16_t *group = group_at(c, c->v_scale, VALUE_GROUP, head, d / VALUE_GROUP);
-        for (long j = 0; j < PIECE; j++) {
-            vf scale = vsplat(bf16_to_float(group[offset + j])), base = vsplat(bf16_to_float(group[c->block_size + offset + j]));
-            for (long i = d; i < MIN(d + VALUE_GROUP, c->dim); i += VL)
-                vstore(out + j * c->dim + i,
-                       __builtin_convertvector(load_codes(codes + (j * c->dim + i) / 2), vf) * scale + base);
+INLINE void widen_values(const Cache *c, long block_size, long head, long offset, float *out) {
+    const uint16_t *group = group_at(c, c->v_scale, VALUE_GROUP, head, 0) + offset;
+    for (long d = 0; d < c->dim; d += VALUE_GROUP, group += 2 * block_size) {
+        const uint8_t *codes = value_codes(c, head, offset) + d / 2;
+        float *to = out + d, scales[PIECE], bases[PIECE];
+        for (long v = 0; v < PIECE; v += VL) {
+            vstore(scales + v, vget(KV_BF16, group, v));
+            vstore(bases + v, vget(KV_BF16, group, block_size + v));
+        }
+        for (long j = 0; j < PIECE; j++, codes += c->dim / 2, to += c->dim) {
+            vf scale = vsplat(scales[j]), base = vsplat(bases[j]);
+            for (long i = 0; i < MIN(VALUE_GROUP, c->dim - d); i += VL)
+                vstore(to + i, __builtin_convertvector(load_codes(codes + i / 2), vf) * scale + base);
         }
     }
 }
