@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ import httpx
 import polars as pl
 import pytest
 
-from engine.server.__main__ import main
+from engine.server.__main__ import bind, main
 from tests.engine.server.booted import ENDLESS, MODEL, Booted, boot, command, events, gone, halted, refused, until
 
 LASTING = {"max_model_len": 32_768}  # room for ENDLESS
@@ -214,7 +215,8 @@ def test_logs_of_all_that_happened(endless: Path, tmp_path: Path) -> None:
     steps, requests = (pl.read_parquet(tmp_path / "logs" / f"{kind}-00000.parquet") for kind in ("steps", "requests"))
     assert steps.to_dicts() == kept
     assert pl.read_parquet_metadata(tmp_path / "logs" / "requests-00000.parquet")["origin_at"] == origin
-    first, second, stopped, broken, long, crowd, left = requests.to_dicts()
+    by_arrival = requests.sort("received_s", "choice")  # they are written as they end
+    first, second, stopped, broken, long, left, crowd = by_arrival.to_dicts()
     for row in (first, second):
         assert (row["finish_reason"], row["http_status"], row["prompt_tokens"], row["n"]) == ("length", 200, 40, 2)
         assert (row["output_tokens"], row["num_preemptions"], row["stream"]) == (5, 0, False)
@@ -251,3 +253,24 @@ def test_end_of_stdin_ends_both(artifact: Path) -> None:
         server.process.stdin.close()
         assert server.process.wait(240) == 0
         until(lambda: gone(server.core_pid))
+
+
+def test_what_is_streamed_is_not_held_back() -> None:
+    """Each connection of the listening socket sends small pieces at once, not when the one before is acknowledged."""
+
+    async def accepted() -> int:
+        found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        async def look(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connection = writer.get_extra_info("socket")
+            found.set_result(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        with bind("127.0.0.1", 0) as sock:
+            async with await asyncio.start_server(look, sock=sock):
+                _, writer = await asyncio.open_connection(*sock.getsockname())
+                value = await found
+                writer.close()
+        return value
+
+    assert asyncio.run(accepted()) == 1
