@@ -131,6 +131,7 @@ class Driver:
         self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._running: dict[str, tuple[Exchange, StreamClient]] = {}
+        self.short_slices: bool | None = None
         self._loop_lag_s: dict[str, list[float]] = {}
         self._slots = iter(share.slots(profile.users))
         self._started_at, self._zero, self._duration_s = "", 0.0, 0.0
@@ -450,7 +451,8 @@ class Driver:
 
     def health(self) -> ClientHealth:
         cpu = {r.spec.name: StageCpu(r.cpu_s, self._length_s(r)) for r in self.stages}
-        return client_health(self.exchanges, self._loop_lag_s, cpu)
+        health = client_health(self.exchanges, self._loop_lag_s, cpu)
+        return health.model_copy(update={"short_slices": self.short_slices})
 
     def _length_s(self, run: StageRun) -> float:
         if run.turns is None:

@@ -199,7 +199,7 @@ def _begin(environment: Any, **_: Any) -> None:
 
 def _go(environment: Any = None, **_: Any) -> None:
     if run.driver is not None and not run.driver.started:
-        ask_for_short_slices()
+        run.driver.short_slices = ask_for_short_slices()
         gc.collect()
         gc.freeze()  # a collection that walks through all that was imported stops the client for tens of milliseconds
         run.driver.start()

@@ -137,6 +137,7 @@ def worst(workers: Sequence[WorkerInfo]) -> ClientHealth:
         lag_p99_ms=late.lag_p99_ms,
         lag_limit_ms=late.lag_limit_ms,
         loop_lag_p99_ms=max((c.loop_lag_p99_ms for c in known if c.loop_lag_p99_ms is not None), default=None),
+        short_slices=all(c.short_slices for c in known),
         cpu_share=max((c.cpu_share for c in known if c.cpu_share is not None), default=None),
         void=bool(reasons),
         void_reason="; ".join(reasons) or None,

@@ -61,6 +61,7 @@ class ClientHealth(BaseModel):
     lag_p99_ms: float | None  # sent - due over sent requests
     lag_limit_ms: float | None  # max(5 ms, 10 % of the median TTFT)
     loop_lag_p99_ms: float | None = None  # how late the client's loop woke from short sleeps
+    short_slices: bool | None = None  # whether the kernel was asked to wake it before whoever computes (slices.py)
     cpu_share: float | None  # of one core, of the client process, mean over the stage where it was highest
     void: bool
     void_reason: str | None

@@ -23,7 +23,7 @@ class _Attributes(ctypes.Structure):
 
 
 def ask_for_short_slices() -> bool:
-    """For the calling thread; whether the kernel took it. An older kernel takes it and changes nothing."""
+    """For the calling thread; whether the kernel took it (an older one does and changes nothing)."""
     if platform.system() != "Linux" or (call := _CALL.get(platform.machine())) is None:
         return False
     if os.sched_getscheduler(0) != os.SCHED_OTHER:  # whoever was given another policy keeps it

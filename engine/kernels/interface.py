@@ -307,7 +307,7 @@ class Kernels(Operations, Protocol):
         where all is zero), rounded half to even; e4m3: absmax / 448. uint4: of each group base = its smallest and
         scale = (largest - smallest) / 15, in float32 and then rounded to bfloat16 (scale 1 where that is 0), code =
         (x - base) / scale, rounded half to even, in 0 ... 15; read as code x scale + base, rounded to float32 once.
-        What is not finite stays so, in the scale.
+        What is not finite stays so, in the scale, or in the base.
         """
         ...
 

@@ -100,6 +100,7 @@ def compare_builds(
         "machine": this_machine().model_dump(),
         "profile": profile.name,
         "workload_digest": workload_digest(profile, seed, pairs.turn_s),
+        "traffic_digest": workload_digest(profile, 0, pairs.turn_s),  # whatever the seed
         "turns": pairs.as_json(),
         "seed": seed,
         "policy": params.model_dump(mode="json"),

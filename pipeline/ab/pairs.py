@@ -94,9 +94,7 @@ class Pairs:
         began = time.monotonic()
         files = {which: Files(out[which]) for which in order}
         with ExitStack() as opened:
-            boot = self._boot_at_once if self._both_fit else self._boot_in_turn
-            targets = boot(order, files, opened)
-            self._both_fit = True
+            targets = self._boot(order, files, opened)
             stolen = Stolen()
             done = self._measure(targets, seed, files, turn_s)
             share = stolen.share()
@@ -107,6 +105,20 @@ class Pairs:
         for which, found in done.items():
             if isinstance(found, SeatrialError):
                 raise Broke(which, found, other_up=True)
+
+    def _boot(self, order: tuple[Which, Which], files: Mapping[Which, Files], opened: ExitStack) -> dict[Which, Target]:
+        """Both at once where they have fitted before; one after the other where they have not, or now did not come up:
+        while it loads an engine takes more than afterwards.
+        """
+        if self._both_fit:
+            at_once = opened.enter_context(ExitStack())
+            try:
+                return self._boot_at_once(order, files, at_once)
+            except NeverUp:
+                at_once.close()
+        targets = self._boot_in_turn(order, files, opened)
+        self._both_fit = True
+        return targets
 
     def _boot_in_turn(
         self, order: tuple[Which, Which], files: Mapping[Which, Files], opened: ExitStack
@@ -128,14 +140,13 @@ class Pairs:
     def _boot_at_once(
         self, order: tuple[Which, Which], files: Mapping[Which, Files], opened: ExitStack
     ) -> dict[Which, Target]:
+        """
+        Raises:
+            NeverUp: one of them does not come up.
+        """
         with ThreadPoolExecutor(len(order)) as pool:
             stacks = {which: opened.enter_context(ExitStack()) for which in order}
             jobs = {w: pool.submit(booted, self._sides[w], files[w], stacks[w]) for w in order}
-        failed = {w: e for w, job in jobs.items() if (e := job.exception()) is not None}
-        for which, e in failed.items():
-            if isinstance(e, NeverUp):
-                raise Broke(which, e, other_up=len(failed) < len(order)) from e
-            raise e
         return {which: job.result() for which, job in jobs.items()}
 
     def _measure(

@@ -93,8 +93,11 @@ class Quiet(Stage):
         yield Progress("", 0)
 
 
-def run_round(side: Side, which: Which, pair: int, profile: Profile, profile_name: str, seed: int, out: Path) -> Round:
-    """Boots the side, sends the slice, ends it; the records stay in ``out``.
+def run_round(
+    side: Side, which: Which, pair: int, profile: Profile, profile_name: str, seed: int, out: Path, again: int = 0
+) -> Round:
+    """Boots the side, sends the slice, ends it; the records stay in ``out``. ``again``: prompts sent to the idle server
+    once more; of two builds the same answers are compared anyway.
 
     Raises:
         NeverUp: the server does not come up.
@@ -105,7 +108,7 @@ def run_round(side: Side, which: Which, pair: int, profile: Profile, profile_nam
     with ExitStack() as opened:
         target = booted(side, files, opened)
         stolen = Stolen()
-        load = measure(Quiet("ab", out.name), target, profile_name, seed, out, files.locust)
+        load = measure(Quiet("ab", out.name), target, profile_name, seed, out, files.locust, again=again)
         share = stolen.share()
     return round_of(which, pair, profile, seed, files, load, share, time.monotonic() - began)
 

@@ -12,7 +12,7 @@ from engine.config import EngineConfig
 from engine.ledger import ModelShape, kv_bytes_per_token, weights_in_memory
 from pipeline.errors import SeatrialError
 
-NARROW_KV = ("int8", "int4")  # KV dtypes that every machine has
+EVERYWHERE = ("int8", "int4")  # KV dtypes that every machine has
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Facts:
 
 def narrow_kv(shape: ModelShape) -> dict[str, int]:
     """Bytes of a token; int4 has no heads of an odd size."""
-    dtypes = [dtype for dtype in NARROW_KV if dtype != "int4" or shape.head_dim % 2 == 0]
+    dtypes = [dtype for dtype in EVERYWHERE if dtype != "int4" or shape.head_dim % 2 == 0]
     return {dtype: kv_bytes_per_token(shape, dtype) for dtype in dtypes}
 
 

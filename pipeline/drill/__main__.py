@@ -59,7 +59,7 @@ def main() -> None:
     if args.slower:
         raise SeatrialError("--slower is for --power N")
     if args.resample:
-        return _resample(params)
+        return _resample()
     from pipeline.drill import artifacts, evalsets, records
 
     short = [*records.FAULTS, *evalsets.FAULTS, *artifacts.FAULTS]
@@ -130,7 +130,7 @@ def _repeat(params: Params, args: argparse.Namespace) -> None:
         print("\n".join(x.text() for x in power.summary(read(power.RECORD))) or "nothing was compared yet")
 
 
-def _resample(params: Params) -> None:
+def _resample() -> None:
     from pipeline.drill import aa, resampled
     from pipeline.drill.comparisons import read
     from pipeline.drill.resample import resample
@@ -138,8 +138,8 @@ def _resample(params: Params) -> None:
     comparisons = read(aa.RECORD)
     if not comparisons:
         raise SeatrialError(f"there is no A/A record ({aa.RECORD}); `seatrial drill --aa N` makes one")
-    found = resample(comparisons, resampled.digest_of_record(aa.RECORD), params.ab)
-    write_json(resampled.RECORD, resampled.as_json(found))
+    found = resample(comparisons, resampled.digest_of_record(aa.RECORD))
+    write_json(resampled.RECORD, found.model_dump(mode="json"))
     print(resampled.text(found))
 
 

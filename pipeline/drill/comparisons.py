@@ -8,14 +8,14 @@ minutes, looks) say nothing of the last one's.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.errors import SeatrialError
+from pipeline.params import AbParams
 
 Part = Literal["prefill", "decode"]
 
@@ -37,13 +37,14 @@ class Comparison(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    schema_version: Literal[2] = 2
+    schema_version: Literal[1] = 1
     as_of: str
     planted: Planted | None = Field(description="into the candidate; none: a build was held against itself")
     verdict: Literal["ship", "hold", "undecided"]
     reason: str
     engine: str = Field(description="digest of the base's engine")
-    policy: str = Field(description="digest of the settings of the comparison, and of whether its sides took turns")
+    settings: AbParams
+    policy: str = Field(description="digest of the settings, of the traffic and of whether the sides took turns")
     profile: str
     machine_class: str
     budget_minutes: float
@@ -54,62 +55,11 @@ class Comparison(BaseModel):
     resolves_percent: dict[str, float | None] = Field(
         description="by minutes: what is told from none with 80 % power, of the widest blocking figure"
     )
+    base_first: list[bool] = Field(description="of each whole pair")
     worse: dict[str, list[float]] = Field(
-        description="by blocking figure (stage/figure): of each whole pair the logarithm of how many times worse"
+        description="by blocking figure (stage/figure): of each whole pair the logarithm of how many times worse; "
+        "empty where one has none"
     )
-
-
-def of(value: dict[str, Any], planted: Planted | None = None) -> Comparison:
-    """From the content of ab.json.
-
-    Raises:
-        SeatrialError: the sides differ in what they should not, or it broke off by no fault of the candidate's.
-    """
-    from pipeline.provenance import Machine, digest_of
-
-    if value["broken_off"] is not None and value["verdict"] != "hold":  # counted, it would make false holds look rarer
-        raise SeatrialError(f"not counted: {value['reason']}")
-    if value["what_differs"] != ([] if planted is None else ["engine"]):
-        differ = ", ".join(value["what_differs"]) or "nothing"
-        expected = "nothing, for it is an A/A" if planted is None else "engine, by what was planted"
-        raise SeatrialError(f"not counted: the sides differ in {differ}, expected: {expected}")
-    blocking = [f"{e['stage']}/{e['figure']}" for e in value["estimates"] if e["blocking"]]
-    known = [value["resolves"][n] for n in blocking if n in value["resolves"]]
-    widest = max(known, key=lambda r: r["half_width_percent"], default=None)
-    return Comparison(
-        as_of=value["as_of"],
-        planted=planted,
-        verdict=value["verdict"],
-        reason=value["reason"],
-        engine=value["base"]["engine"]["digest"],
-        policy=digest_of(value["policy"] | {"turn_s": value["turns"]["turn_s"]}),
-        profile=value["profile"],
-        machine_class=Machine.model_validate(value["machine"]).machine_class,
-        budget_minutes=value["policy"]["budget_minutes"],
-        minutes=value["minutes"],
-        rounds=len(value["rounds"]),
-        half_width_percent=None if widest is None else round(widest["half_width_percent"], 3),
-        standard_error_percent=None if widest is None else round(widest["standard_error_percent"], 3),
-        resolves_percent={} if widest is None else _rounded(widest["resolves_percent_after_minutes"]),
-        worse={name: _worse(value["rounds"], *name.split("/")) for name in blocking},
-    )
-
-
-def _rounded(after: dict[str, float | None]) -> dict[str, float | None]:
-    return {minutes: None if v is None else round(v, 2) for minutes, v in after.items()}
-
-
-def _worse(rounds: Sequence[dict[str, Any]], stage: str, figure: str) -> list[float]:
-    """Empty where a pair has no ratio: a round that failed has none."""
-    pairs: dict[int, dict[str, Any]] = {}
-    for r in rounds:
-        if r["void"] is None:
-            pairs.setdefault(r["pair"], {})[r["side"]] = r["stages"][stage][figure]
-    whole = [(p["base"], p["candidate"]) for p in pairs.values() if len(p) == 2]
-    if any(not isinstance(v, float) or v <= 0 for p in whole for v in p):
-        return []
-    sign = -1 if figure == "throughput" else 1
-    return [round(sign * math.log(b / a), 6) for a, b in whole]
 
 
 def add(comparison: Comparison, path: Path) -> None:
@@ -139,5 +89,6 @@ def read(path: Path) -> list[Comparison]:
 
 
 def of_one_policy(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Those under the policy of the last one."""
-    return [c for c in comparisons if c.policy == comparisons[-1].policy]
+    """Those under the policy of the last one, on machines of its class."""
+    last = comparisons[-1]
+    return [c for c in comparisons if (c.policy, c.machine_class) == (last.policy, last.machine_class)]

@@ -18,7 +18,7 @@ import yaml
 from loadtests.workload import Profile
 from pipeline.ab.compare import compare_builds
 from pipeline.ab.quality import answer_of, judged_answers
-from pipeline.ab.rounds import run_round
+from pipeline.ab.rounds import Which, run_round
 from pipeline.ab.seeds import seed_problems
 from pipeline.ab.sides import Project, Side, side_of
 from pipeline.diagnosis.inputs import Run, read_run_folder
@@ -29,6 +29,7 @@ from pipeline.drill.fault import Fault, Part, Seen
 from pipeline.evaluation.items import EVALSETS, load_evalset
 from pipeline.evaluation.run import Judged, select
 from pipeline.files import atomic_write
+from pipeline.load.idle import PROMPTS
 from pipeline.load.measure import read_profile
 from pipeline.stage import Stage
 
@@ -105,7 +106,8 @@ class Engines:
     def round(self, side: Side, name: str) -> Run:
         path = self.profile(MIXED)
         profile: Profile = read_profile(path)
-        run_round(side, "base" if name == "base" else "candidate", 0, profile, path, self.seed, self.folder / name)
+        which: Which = "base" if name == "base" else "candidate"
+        run_round(side, which, 0, profile, path, self.seed, self.folder / name, PROMPTS)
         return read_run_folder(str(self.folder / name))
 
 

@@ -1,10 +1,10 @@
 """What the gate would do, drawn again from pairs of rounds that were measured: comparisons that there is no time for.
 
-The pairs are those of A/A comparisons (``aa.jsonl``), all blocking figures of a pair together. A comparison is drawn
-with replacement, each pair with its sides as they were or the other way round, which between identical builds is as
-likely; a slowdown is added to the logarithms of its part's figures. It is then looked at and judged as ``seatrial ab``
-judges. What it cannot show is a state of the machine that no pair was measured in: the interval holds the chance of
-which pairs were (the bootstrap over them: Efron and Tibshirani 1993, chapter 6) and of the draws, nothing more.
+The pairs are those of A/A comparisons (``aa.jsonl``), all blocking figures of a pair together, drawn with replacement.
+Where a pair stands at a place whose other side is first, its sides change names, which between identical builds is as
+likely. A slowdown is added to the logarithms of its part's figures; the comparison is then looked at and judged as
+``seatrial ab`` does it. The interval is the bootstrap over comparisons (Efron and Tibshirani 1993, chapter 6): pairs of
+one share a state of the machine, and of states that no comparison met it says nothing.
 """
 
 from __future__ import annotations
@@ -28,73 +28,79 @@ from pipeline.params import AbParams
 PERCENTS = (3.0, 5.0, 7.0, 10.0, 15.0)
 PARTS: tuple[Part, ...] = ("prefill", "decode")  # and the stages of the profile that each slows down
 LEAST_PAIRS = 20  # fewer show too little of what the machine does
-DRAWS, POOLS, DRAWS_OF_A_POOL = 1000, 40, 50
+DRAWS, POOLS, DRAWS_OF_A_POOL = 1000, 50, 200
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class _Pool:
-    """``worse``: [pairs, figures], the logarithm of how many times worse."""
+    """``worse``: [pairs, figures], the logarithm of how many times worse; ``base_first``: [pairs]."""
 
     figures: list[str]
     worse: Floats
+    base_first: NDArray[np.bool_]
     pair_s: float
 
 
-def resample(comparisons: Sequence[Comparison], digest: str, params: AbParams, seed: int = 20261129) -> Resampled:
+def resample(comparisons: Sequence[Comparison], digest: str, seed: int = 20261129) -> Resampled:
     """
     Args:
-        comparisons: A/A, as they were recorded; those under the policy of the last one count.
+        comparisons: A/A, as they were recorded; those under the policy of the last one count, and are judged by it.
         digest: of their record.
 
     Raises:
         SeatrialError: they hold fewer than ``LEAST_PAIRS`` pairs.
     """
-    pool, counted = _pool(comparisons)
-    rng = np.random.default_rng(seed)
-    cases = [None, *(Planted(part=part, percent=p) for part in PARTS for p in PERCENTS)]
-    return Resampled(
-        aa_sha256=digest,
-        comparisons=counted,
-        pairs=len(pool.worse),
-        pair_s=round(pool.pair_s, 2),
-        draws=DRAWS,
-        shares=[_share(planted, pool, params, rng) for planted in cases],
-    )
-
-
-def _pool(comparisons: Sequence[Comparison]) -> tuple[_Pool, int]:
-    mine = [c for c in (of_one_policy(comparisons) if comparisons else []) if c.worse and all(c.worse.values())]
-    pairs = sum(len(next(iter(c.worse.values()))) for c in mine)
-    if pairs < LEAST_PAIRS:
+    mine = [c for c in (of_one_policy(comparisons) if comparisons else []) if all(c.worse.values())]
+    if (pairs := sum(len(c.base_first) for c in mine)) < LEAST_PAIRS:
         raise SeatrialError(
             f"the A/A record holds {pairs} pairs of rounds under its last policy, expected at least {LEAST_PAIRS}: "
             "`seatrial drill --aa N` measures more"
         )
-    figures = list(mine[-1].worse)
-    worse = np.concatenate([np.array([c.worse[f] for f in figures]).T for c in mine])
-    return _Pool(figures, worse, 60 * sum(c.minutes for c in mine) / (sum(c.rounds for c in mine) / 2)), len(mine)
+    rng = np.random.default_rng(seed)
+    cases = [None, *(Planted(part=part, percent=p) for part in PARTS for p in PERCENTS)]
+    return Resampled(
+        aa_sha256=digest,
+        settings=mine[-1].settings,
+        comparisons=len(mine),
+        pairs=pairs,
+        pair_s=round(_pool(mine).pair_s, 2),
+        draws=DRAWS,
+        shares=[_share(planted, mine, rng) for planted in cases],
+    )
 
 
-def _share(planted: Planted | None, pool: _Pool, params: AbParams, rng: np.random.Generator) -> Share:
+def _pool(comparisons: Sequence[Comparison]) -> _Pool:
+    figures = list(comparisons[-1].worse)
+    return _Pool(
+        figures,
+        np.concatenate([np.array([c.worse[f] for f in figures]).T for c in comparisons]),
+        np.concatenate([c.base_first for c in comparisons]),
+        60 * sum(c.minutes for c in comparisons) / (sum(c.rounds for c in comparisons) / 2),
+    )
+
+
+def _share(planted: Planted | None, comparisons: Sequence[Comparison], rng: np.random.Generator) -> Share:
+    params, pool = comparisons[-1].settings, _pool(comparisons)
     more = _added(planted, pool.figures)
     verdicts: Counter[str] = Counter()
     minutes = 0.0
     for _ in range(DRAWS):
-        verdict, pairs = _drawn(pool, pool.worse, more, params, rng)
+        verdict, pairs = _drawn(pool, more, params, rng)
         verdicts[verdict] += 1
         minutes += pairs * pool.pair_s / 60 / DRAWS
     held = []
     for _ in range(POOLS):
-        again = pool.worse[rng.integers(0, len(pool.worse), len(pool.worse))]
-        of_pool = [_drawn(pool, again, more, params, rng)[0] for _ in range(DRAWS_OF_A_POOL)]
-        held.append(of_pool.count("hold") / DRAWS_OF_A_POOL)
-    low, high = np.quantile(held, (0.025, 0.975))
+        others = _pool([comparisons[i] for i in rng.integers(0, len(comparisons), len(comparisons))])
+        held.append(
+            sum(_drawn(others, more, params, rng)[0] == "hold" for _ in range(DRAWS_OF_A_POOL)) / DRAWS_OF_A_POOL
+        )
+    low, high = (round(float(x), 3) for x in np.quantile(held, (0.025, 0.975)))
     return Share(
         planted=planted,
         held=verdicts["hold"] / DRAWS,
         shipped=verdicts["ship"] / DRAWS,
-        held_interval=(round(float(low), 3), round(float(high), 3)),
+        held_interval=None if low == high else (low, high),
         mean_minutes=round(minutes, 2),
     )
 
@@ -106,13 +112,13 @@ def _added(planted: Planted | None, figures: Sequence[str]) -> Floats:
     return np.where(of_it, math.log1p(planted.percent / 100), 0.0)
 
 
-def _drawn(pool: _Pool, worse: Floats, more: Floats, params: AbParams, rng: np.random.Generator) -> tuple[str, int]:
+def _drawn(pool: _Pool, more: Floats, params: AbParams, rng: np.random.Generator) -> tuple[str, int]:
     """The verdict of one comparison, and after how many pairs."""
     plan = plan_looks(pairs_in(params.budget_minutes * 60, pool.pair_s), params)
-    most = plan.at[-1]
-    rows = worse[rng.integers(0, len(worse), most)] * rng.choice((-1.0, 1.0), (most, 1)) + more
-    times = np.exp(rows)
-    order = [base_first(i) for i in range(most)]
+    rows = rng.integers(0, len(pool.worse), plan.at[-1])
+    order = [base_first(i) for i in range(plan.at[-1])]
+    as_they_were = pool.base_first[rows] == np.array(order)
+    times = np.exp(pool.worse[rows] * np.where(as_they_were, 1, -1)[:, None] + more)
     for k, n in enumerate(plan.at, 1):
         figures = {
             name: Rounds([1.0] * n, times[:n, i].tolist(), params.margin_percent / 100, order[:n])
@@ -122,7 +128,7 @@ def _drawn(pool: _Pool, worse: Floats, more: Floats, params: AbParams, rng: np.r
         verdict, _ = verdict_of({_name(name): c for name, c in found.items()}, {})
         if verdict != "undecided":
             return verdict, n
-    return "undecided", most
+    return "undecided", plan.at[-1]
 
 
 def _name(figure: str) -> tuple[str, str]:

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.drill.comparisons import Planted
 from pipeline.errors import SeatrialError
+from pipeline.params import AbParams
 
 RECORD = Path("pipeline/drill/resampled.json")
 
 
 class Share(BaseModel):
-    """Of drawn comparisons. ``held_interval``: of the share held, 95 %."""
+    """Of drawn comparisons. ``held_interval``: of the share held, 95 %; None where the record shows no spread of it,
+    which is no proof that there is none.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     planted: Planted | None
     held: float
     shipped: float
-    held_interval: tuple[float, float]
+    held_interval: tuple[float, float] | None
     mean_minutes: float
 
 
@@ -29,16 +32,14 @@ class Resampled(BaseModel):
     """``aa_sha256``: of the record that the pairs were drawn from."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    schema_version: int = 1
+    schema_version: Literal[1] = 1
     aa_sha256: str
+    settings: AbParams = Field(description="of the comparisons, by which they were judged")
     comparisons: int = Field(description="that were measured")
     pairs: int = Field(description="of rounds, in them")
     pair_s: float
     draws: int
     shares: list[Share]
-
-    def of(self, planted: Planted) -> Share | None:
-        return next((s for s in self.shares if s.planted == planted), None)
 
 
 def digest_of_record(path: Path) -> str:
@@ -50,21 +51,22 @@ def text(found: Resampled) -> str:
     lines = [
         f"Drawn from {found.pairs} pairs of {found.comparisons} comparisons of identical builds, {found.draws} times:",
         "",
-        "| planted | held | of it by chance | shipped | minutes |",
+        "| figures of its part | held | over other comparisons | shipped | minutes |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for s in found.shares:
-        low, high = s.held_interval
-        what = "nothing" if s.planted is None else str(s.planted)
-        lines.append(f"| {what} | {s.held:.1%} | {low:.0%} to {high:.0%} | {s.shipped:.1%} | {s.mean_minutes:.1f} |")
+        between = "–" if s.held_interval is None else "{:.0%} to {:.0%}".format(*s.held_interval)
+        what = "as they were" if s.planted is None else str(s.planted)
+        lines.append(f"| {what} | {s.held:.1%} | {between} | {s.shipped:.1%} | {s.mean_minutes:.1f} |")
     return "\n".join(lines) + "\n"
 
 
-def read(path: Path, aa: Path) -> Resampled | None:
+def read(path: Path, aa: Path, params: AbParams) -> Resampled | None:
     """None where it was never made.
 
     Raises:
-        SeatrialError: it is something else, or was drawn from another A/A record than the one at ``aa``.
+        SeatrialError: it is something else, or was drawn from another A/A record than the one at ``aa``, or under
+            another policy than ``params``.
     """
     if not path.is_file():
         return None
@@ -76,8 +78,8 @@ def read(path: Path, aa: Path) -> Resampled | None:
         raise SeatrialError(
             f"{path} was drawn from another record than {aa}; make it again: `seatrial drill --resample`"
         )
+    if found.settings != params:
+        raise SeatrialError(
+            f"{path} is of comparisons under another policy than `ab` in params.yaml; measure under this one"
+        )
     return found
-
-
-def as_json(found: Resampled) -> dict[str, Any]:
-    return found.model_dump(mode="json")

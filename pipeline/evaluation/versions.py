@@ -110,7 +110,8 @@ def opened(where: str) -> Iterator[Evalset]:
         if done.returncode != 0:
             raise SeatrialError(f"{where}: git has no such folder there: {done.stderr.strip()}")
         with tarfile.open(archive) as packed:
-            packed.extractall(folder, filter="data")
+            packed.extraction_filter = getattr(tarfile, "data_filter", None)  # from Python 3.11.4 on
+            packed.extractall(folder)
         yield load_evalset(Path(folder) / path)
 
 

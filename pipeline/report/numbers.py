@@ -38,6 +38,12 @@ def milliseconds(value: Any) -> str:
     return number(float(value)) if is_number(value) else ABSENT
 
 
+def sentence(text: str) -> str:
+    """With a capital, unless it begins with a path."""
+    first = text.partition(" ")[0]
+    return text if "/" in first else text[:1].upper() + text[1:]
+
+
 def share(value: Any, places: int = 1) -> str:
     """0.873 -> 87.3 %."""
     return f"{100 * value:.{places}f} %".replace("-", _MINUS) if is_number(value) else ABSENT

@@ -43,6 +43,7 @@ def environment() -> jinja2.Environment:
         say.number,
         say.count,
         say.milliseconds,
+        say.sentence,
         say.share,
         say.points,
         say.mebibytes,

@@ -42,11 +42,11 @@ class Slowdown:
 
     @property
     def measured_interval(self) -> str:
-        return say.ABSENT if self.measured is None else _interval(self.measured.interval)
+        return _interval(self.measured.interval if self.measured else None)
 
     @property
     def drawn_interval(self) -> str:
-        return say.ABSENT if self.drawn is None else _interval(self.drawn.held_interval)
+        return _interval(self.drawn.held_interval if self.drawn else None)
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,7 @@ class Trust:
 
     @property
     def aa_interval(self) -> str:
-        if self.aa is None:
-            return say.ABSENT
-        return _interval(self.aa.false_holds)
+        return _interval(self.aa.false_holds if self.aa else None)
 
     @property
     def nothing_planted(self) -> drawn_again.Share | None:
@@ -85,11 +83,11 @@ class Trust:
 
     @property
     def nothing_planted_interval(self) -> str:
-        return say.ABSENT if self.nothing_planted is None else _interval(self.nothing_planted.held_interval)
+        return _interval(self.nothing_planted.held_interval if self.nothing_planted else None)
 
 
-def _interval(of: tuple[float, float]) -> str:
-    return f"{say.share(of[0])} … {say.share(of[1])}"
+def _interval(of: tuple[float, float] | None) -> str:
+    return say.ABSENT if of is None else f"{say.share(of[0])} … {say.share(of[1])}"
 
 
 def trust_of(run: RunData) -> Trust:
@@ -142,7 +140,7 @@ def _aa(run: RunData) -> tuple[Summary | None, str]:
 
 def _resampled(run: RunData) -> tuple[drawn_again.Resampled | None, str]:
     try:
-        found = drawn_again.read(run.root / drawn_again.RECORD, run.root / identical.RECORD)
+        found = drawn_again.read(run.root / drawn_again.RECORD, run.root / identical.RECORD, run.params.ab)
     except SeatrialError as e:
         return None, str(e).replace(f"{run.root}/", "")
     return (

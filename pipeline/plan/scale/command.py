@@ -44,7 +44,7 @@ def scale(
         typer.Option(min=1, max=32, help="Bits a weight, scales included; default 16. Not for a directory."),
     ] = None,
     kv_dtype: Annotated[
-        str | None, typer.Option(help="float32, bfloat16, float16 (default), int8 or int4. Not for a directory.")
+        str | None, typer.Option(help="float32, bfloat16, float16 (default), int8, fp8 or int4. Not for a directory.")
     ] = None,
     eight_bit: Annotated[
         bool, typer.Option("--eight-bit", help="Products of 8-bit activations (W8A8, FP8). Not for a directory.")

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from loadtests.output import read_run
 from loadtests.records import RunInfo
+from loadtests.workload import workload_digest
 from pipeline.ab import pairs as pairs_module
 from pipeline.ab.compare import compare_builds
 from pipeline.ab.pairs import Broke, Pairs
@@ -24,7 +25,7 @@ from pipeline.ab.report import markdown
 from pipeline.ab.room import MARGIN_BYTES, available_bytes, why_no_room
 from pipeline.ab.rounds import NeverUp, Round, Which, round_of
 from pipeline.ab.sides import Side
-from pipeline.drill.comparisons import of
+from pipeline.drill.repeat import of
 from pipeline.errors import SeatrialError
 from pipeline.load.measure import read_profile
 from pipeline.params import AbParams
@@ -169,9 +170,9 @@ def test_once_both_have_fitted_they_boot_at_once(tmp_path: Path) -> None:
         @contextmanager
         def opened(log: Path) -> Iterator[Target]:
             boots[which] += 1
-            if boots[which] > 1:
+            if 1 < boots[which] < 4:
                 both_boot.wait(timeout=10)  # which it would not survive alone
-            if boots[which] > 2 and which == "candidate":
+            if boots[which] > 2 and which == "candidate":  # at once, and then by itself
                 raise SeatrialError("no memory left")
             try:
                 yield foreign(server.url, "mock")
@@ -188,7 +189,7 @@ def test_once_both_have_fitted_they_boot_at_once(tmp_path: Path) -> None:
             list(pairs.run(2, 5, tmp_path / "out"))
     assert (broke.value.side, broke.value.other_up) == ("candidate", True)
     assert isinstance(broke.value.why, NeverUp)
-    assert sorted(ended) == ["base"] * 3 + ["candidate"] * 2
+    assert sorted(ended) == ["base"] * 4 + ["candidate"] * 2
 
 
 def test_what_is_no_fault_of_a_side_ends_both(tmp_path: Path) -> None:
@@ -281,7 +282,10 @@ def test_a_record_of_turns_does_not_mix_with_one_of_whole_rounds(tmp_path: Path)
         side("a"), side("a"), AbParams(budget_minutes=10), 7, tmp_path, Stage("ab", None), round_=machine.round,
         clock=machine.clock,
     )  # fmt: skip
-    turns = value | {"turns": {"turn_s": 1.5, "guard_s": 0.1, "why_not": None}}
+    turns = value | {
+        "turns": {"turn_s": 1.5, "guard_s": 0.1, "why_not": None},
+        "traffic_digest": workload_digest(read_profile("ab"), 0, 1.5),
+    }
     assert of(value).policy != of(turns).policy
     assert "both sides in turns of 1.5 s, each to its last answer, 0.1 s between two" in markdown(turns)
 

@@ -34,7 +34,7 @@ def _compared(tmp_path: Path, breaks: tuple[int, Which, Exception] | None = None
 
 def test_a_comparison_is_one_line_and_reads_back(tmp_path: Path) -> None:
     path = tmp_path / "aa.jsonl"
-    one = comparisons.of(_compared(tmp_path))
+    one = repeat.of(_compared(tmp_path))
     assert one.verdict == "ship"
     assert one.rounds == 10
     assert one.half_width_percent is not None
@@ -63,18 +63,18 @@ def test_two_builds_are_no_aa(tmp_path: Path) -> None:
     with pytest.raises(
         SeatrialError, match="not counted: the sides differ in engine, expected: nothing, for it is an A/A"
     ):
-        comparisons.of(_compared(tmp_path, engine="e!2"))
+        repeat.of(_compared(tmp_path, engine="e!2"))
 
 
 def test_a_comparison_that_broke_off_counts_only_where_it_held(tmp_path: Path) -> None:
     with pytest.raises(SeatrialError, match="not counted: the base broke off after 0 rounds"):
-        comparisons.of(_compared(tmp_path, (0, "base", ServerEnded("the server of a ended"))))
-    assert comparisons.of(_compared(tmp_path, (1, "candidate", ServerEnded("the server of a ended")))).verdict == "hold"
+        repeat.of(_compared(tmp_path, (0, "base", ServerEnded("the server of a ended"))))
+    assert repeat.of(_compared(tmp_path, (1, "candidate", ServerEnded("the server of a ended")))).verdict == "hold"
 
 
 @pytest.mark.parametrize(("n", "held", "below"), [(119, 0, 0.031), (188, 1, 0.030), (40, 0, 0.089)])
 def test_no_claim_beyond_the_interval(n: int, held: int, below: float, tmp_path: Path) -> None:
-    one = comparisons.of(_compared(tmp_path))
+    one = repeat.of(_compared(tmp_path))
     many = [one.model_copy(update={"verdict": "hold" if i < held else "ship"}) for i in range(n)]
     found = aa.summary(many)
     assert found is not None
@@ -85,7 +85,7 @@ def test_no_claim_beyond_the_interval(n: int, held: int, below: float, tmp_path:
 
 
 def test_what_another_policy_did_is_left_out_and_told(tmp_path: Path) -> None:
-    one = comparisons.of(_compared(tmp_path))
+    one = repeat.of(_compared(tmp_path))
     longer = one.model_copy(update={"policy": "another", "verdict": "hold", "minutes": 20.0})
     found = aa.summary([longer, longer, one])
     assert found is not None

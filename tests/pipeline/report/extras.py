@@ -13,6 +13,7 @@ from pipeline.drill import power as slowed
 from pipeline.drill import resampled as drawn_again
 from pipeline.drill.comparisons import Comparison, Planted, add
 from pipeline.files import write_json
+from pipeline.params import AbParams
 from tests.pipeline.report import synthetic
 
 BASELINE = "2026.48"
@@ -102,6 +103,8 @@ def _comparison(verdict: str, planted: Planted | None = None) -> Comparison:
         half_width_percent=2.4,
         standard_error_percent=1.1,
         resolves_percent={"5": 4.0, "10": 3.0, "20": 2.0},
+        settings=AbParams(),
+        base_first=[True, False],
         worse={"prefill/ttft-p50": [0.01, -0.01]},
     )
 
@@ -123,12 +126,13 @@ def resampled(root: Path) -> None:
     value = drawn_again.Resampled(
         aa_sha256=drawn_again.digest_of_record(root / identical.RECORD),
         comparisons=40,
+        settings=AbParams(),
         pairs=240,
         pair_s=58.0,
         draws=1000,
         shares=[share, share.model_copy(update={"planted": slower, "held": 0.345})],
     )
-    write_json(root / drawn_again.RECORD, drawn_again.as_json(value))
+    write_json(root / drawn_again.RECORD, value.model_dump(mode="json"))
 
 
 def drill(root: Path) -> None:
