@@ -28,6 +28,7 @@ from loadtests.clocks import Clock
 from loadtests.health import StageCpu, client_health
 from loadtests.records import ClientHealth, RunInfo
 from loadtests.schedule import WHOLE, ClosedLoop, Share, closed_loop, due_times
+from loadtests.slices import ask_for_short_slices
 from loadtests.traffic import Conversation, Prompt, session_of
 from loadtests.turns import Seat, Turn, turn_lengths
 from loadtests.visits import Ahead, Visit
@@ -131,7 +132,7 @@ class Driver:
         self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._running: dict[str, tuple[Exchange, StreamClient]] = {}
-        self.short_slices: bool | None = None
+        self._short_slices: bool | None = None
         self._loop_lag_s: dict[str, list[float]] = {}
         self._slots = iter(share.slots(profile.users))
         self._started_at, self._zero, self._duration_s = "", 0.0, 0.0
@@ -143,6 +144,7 @@ class Driver:
     def start(self) -> None:
         """Begins the first stage; returns at once. Call it when the slots are (about to be) there."""
         self.started = True
+        self._short_slices = ask_for_short_slices()
         threading.Thread(target=self._control, daemon=True).start()
         threading.Thread(target=self._probe, daemon=True).start()
 
@@ -452,7 +454,7 @@ class Driver:
     def health(self) -> ClientHealth:
         cpu = {r.spec.name: StageCpu(r.cpu_s, self._length_s(r)) for r in self.stages}
         health = client_health(self.exchanges, self._loop_lag_s, cpu)
-        return health.model_copy(update={"short_slices": self.short_slices})
+        return health.model_copy(update={"short_slices": self._short_slices})
 
     def _length_s(self, run: StageRun) -> float:
         if run.turns is None:

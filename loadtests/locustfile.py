@@ -33,7 +33,6 @@ from loadtests.driver import Driver
 from loadtests.live import COLUMNS, Live
 from loadtests.output import write_records, write_run
 from loadtests.preflight import PreflightError, Ready, preflight
-from loadtests.slices import ask_for_short_slices
 from loadtests.turns import Seat
 from loadtests.workload import Profile, ProfileError, load_profile, profile_path
 
@@ -199,7 +198,6 @@ def _begin(environment: Any, **_: Any) -> None:
 
 def _go(environment: Any = None, **_: Any) -> None:
     if run.driver is not None and not run.driver.started:
-        run.driver.short_slices = ask_for_short_slices()
         gc.collect()
         gc.freeze()  # a collection that walks through all that was imported stops the client for tens of milliseconds
         run.driver.start()

@@ -25,7 +25,7 @@ case "${1:-}" in
   aa)
     build
     $seatrial drill --aa "${2:-1}"
-    $seatrial drill --resample || echo "not drawn again: the record is still too small" >&2
+    $seatrial drill --resample || echo "not drawn again, as said above" >&2
     cp pipeline/drill/aa.jsonl reports/drill/ # what is committed, to be looked at first
     cp pipeline/drill/resampled.json reports/drill/ 2>/dev/null || true
     ;;

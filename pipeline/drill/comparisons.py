@@ -45,9 +45,7 @@ class Comparison(BaseModel):
     engine: str = Field(description="digest of the base's engine")
     settings: AbParams
     policy: str = Field(description="digest of the settings, of the traffic and of whether the sides took turns")
-    profile: str
     machine_class: str
-    budget_minutes: float
     minutes: float
     rounds: int
     half_width_percent: float | None

@@ -98,18 +98,18 @@ def trust_of(run: RunData) -> Trust:
     drill, drill_why = _drill(run)
     policy = str((run.verdict or {}).get("policy") or run.params.gate.get("policy") or "unknown")
     return Trust(
-        policy,
-        f"{run.params.ab.margin_percent:g} %",
-        rules,
-        why,
-        aa,
-        aa_why,
-        planted,
-        planted_why,
-        resampled,
-        resampled_why,
-        drill,
-        drill_why,
+        policy=policy,
+        margin=f"{run.params.ab.margin_percent:g} %",
+        rules=rules,
+        rules_reason=why,
+        aa=aa,
+        aa_reason=aa_why,
+        planted=planted,
+        planted_reason=planted_why,
+        resampled=resampled,
+        resampled_reason=resampled_why,
+        drill=drill,
+        drill_reason=drill_why,
     )
 
 

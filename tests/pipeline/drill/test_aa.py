@@ -40,7 +40,7 @@ def test_a_comparison_is_one_line_and_reads_back(tmp_path: Path) -> None:
     assert one.half_width_percent is not None
     assert one.standard_error_percent is not None
     assert 0 < one.standard_error_percent < one.half_width_percent < 5
-    assert one.budget_minutes == 10
+    assert one.settings.budget_minutes == 10
     assert one.planted is None
     assert set(one.worse) == {
         "prefill/ttft-p50", "prefill/ttft-p95", "decode/itl-p50", "decode/itl-p95", "decode/throughput",
@@ -117,7 +117,7 @@ def test_it_is_run_in_pieces_and_a_comparison_that_is_broken_off_loses_no_other(
         drill("--aa", "3", "--minutes", "10")
     assert [c.verdict for c in comparisons.read(aa.RECORD)] == ["ship"]
     drill("--aa", "1", "--minutes", "10")
-    assert [c.budget_minutes for c in comparisons.read(aa.RECORD)] == [10, 10]
+    assert [c.settings.budget_minutes for c in comparisons.read(aa.RECORD)] == [10, 10]
     assert [seed - seeds[0] for seed in seeds] == [0, 1000, 1000]  # other traffic in each that counts
     assert "2 comparisons of identical builds: 0 held, 0 undecided" in capsys.readouterr().out
     assert [p.name for p in sorted(Path("reports/drill/aa").glob("*.json"))] == ["0001.json", "0002.json"]

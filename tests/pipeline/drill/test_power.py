@@ -94,7 +94,7 @@ def _record(noise: float, count: int = 10, pairs: int = 6) -> list[Comparison]:
     return [
         Comparison(
             as_of="2026-11-30T03:00:00Z", planted=None, verdict="ship", reason="said", engine="e", policy="p",
-            profile="ab", machine_class="m", budget_minutes=20, minutes=pairs, rounds=2 * pairs,
+            machine_class="m", minutes=pairs, rounds=2 * pairs,
             half_width_percent=2, standard_error_percent=1, resolves_percent={}, settings=AbParams(),
             base_first=[base_first(i) for i in range(pairs)],
             worse={f: rng.normal(0, noise, pairs).tolist() for f in FIGURES},
