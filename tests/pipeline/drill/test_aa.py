@@ -80,8 +80,18 @@ def test_no_claim_beyond_the_interval(n: int, held: int, below: float, tmp_path:
     assert found is not None
     assert found.false_holds[1] == pytest.approx(below, abs=0.001)
     assert f"{n} comparisons of identical builds: {held} held" in found.text()
+    assert ". Told from none with 80 % power: " in found.text()
     assert aa.summary([]) is None
     assert comparisons.read(tmp_path / "absent.jsonl") == []
+
+
+def test_what_the_machine_resolves_is_the_median_of_the_comparisons_that_know_it(tmp_path: Path) -> None:
+    one = repeat.of(_compared(tmp_path))
+    told: list[dict[str, float | None]] = [{"20": 2.0, "5": 7.0}, {"20": 3.0, "5": None}, {"20": 9.0, "5": None}]
+    found = aa.summary([one.model_copy(update={"resolves_percent": t}) for t in told])
+    assert found is not None
+    assert list(found.resolves_percent.items()) == [("5", 7.0), ("20", 3.0)]
+    assert found.text().endswith("Told from none with 80 % power: 7.0 % after 5, 3.0 % after 20 minutes")
 
 
 def test_what_another_policy_did_is_left_out_and_told(tmp_path: Path) -> None:

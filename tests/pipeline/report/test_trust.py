@@ -179,6 +179,8 @@ def test_the_page_shows_all_of_it(tmp_path: Path, whole_run: Run, monkeypatch: p
     assert set(seen.targets) <= set(seen.ids)
     assert {r for r in seen.records if not (root / "reports" / r).exists()} == set()
     assert "1 of 40" in text
+    told = "tells from none with 80 % power, of the blocking figure that varies most: 4.0 % after 5 minutes, "
+    assert f"{told}3.0 % after 10 minutes, 2.0 % after 20 minutes." in text
     assert "decode 10 % slower19 of 2075.1 % … 99.9 %12" in text
     assert "prefill 7 % slowernot measured––34.5 %0.0 % … 3.1 %" in text
     drawn = "Drawn again from the 240 pairs of rounds that were measured, 1000 times: 1.2 % held"
