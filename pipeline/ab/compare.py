@@ -10,7 +10,7 @@ from typing import Any
 from loadtests.workload import workload_digest
 from pipeline.ab.cause import cause_of
 from pipeline.ab.counts import COUNTS, Counted, counted
-from pipeline.ab.decide import LEAST_PAIRS, Look, look_at, pairs_in, plan_looks, resolved_in, whole_pairs
+from pipeline.ab.decide import LEAST_PAIRS, Look, held_stages, look_at, pairs_in, plan_looks, resolved_in, whole_pairs
 from pipeline.ab.gaps import not_comparable
 from pipeline.ab.pairs import Broke, Pairs, RunRound
 from pipeline.ab.rounds import NeverUp, Round
@@ -88,6 +88,9 @@ def compare_builds(
         elif last:
             break
     verdict, reason = _outcome(looks, whole, params) if broken is None else _broken(broken, rounds)
+    cause = None
+    if looks and verdict == "hold":
+        cause = cause_of(out, [a.pair for a, _ in whole_pairs(rounds)], work, held_stages(looks[-1], params))
     return {
         "schema_version": 1,
         "as_of": as_of,
@@ -112,7 +115,7 @@ def compare_builds(
         "minutes": round((clock() - began) / 60, 2),
         "pair_s": round(pair_s, 2),
         "void_pairs": pair - whole,
-        "cause": cause_of(out, whole_pairs(rounds)[-1][0].pair, work) if looks and verdict == "hold" else None,
+        "cause": cause,
         "broken_off": None if broken is None else {"side": broken.side, "why": str(broken.why)},
         "estimates": _estimates(looks[-1], rounds, params) if looks else [],
         "work": [_work_row(c, blocking=ours) for c in work],

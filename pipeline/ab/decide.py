@@ -156,6 +156,16 @@ def _with_work(verdict: Verdict, reason: str, work: Sequence[Counted]) -> tuple[
     return verdict, reason
 
 
+def held_stages(look: Look, params: AbParams) -> dict[str, str]:
+    """Of each metric that holds, the stage that it has grown most in."""
+    failing = [
+        (c.ratio.ratio if c.ratio else math.inf, stage, figure.partition("-")[0])
+        for (stage, figure), c in look.compared.items()
+        if c.outcome == "fail" and figure in params.blocking.get(stage, [])
+    ]
+    return {metric: stage for _, stage, metric in sorted(failing)}
+
+
 def _words(name: Name) -> str:
     stage, figure = name
     metric, _, quantile = figure.partition("-")

@@ -54,23 +54,30 @@ def worst_stage(run: Run, metric: str, against: Run | None) -> str | None:
     return max(known, key=lambda s: known[s], default=None)
 
 
-def ttft(run: Run, against: Run | None) -> Finding:
-    """P99 TTFT: queue, prefill compute, behind other prefill, preempted, cold cache, and what lies outside."""
+def ttft(run: Run, against: Run | None, stage: str | None = None) -> Finding:
+    """P99 TTFT: queue, prefill compute, behind other prefill, preempted, cold cache, and what lies outside.
+
+    Args:
+        stage: whose; None: the worst.
+    """
     symptom = "P99 time to first token"
-    stage = worst_stage(run, "ttft_ms", against)
+    stage = stage or worst_stage(run, "ttft_ms", against)
     if stage is None or run.records is None:
         return Finding(symptom, "not measured", "no percentile of TTFT")
     return _held(symptom, run, against, stage, "ttft_ms", TTFT_PARTS, ttft_parts)
 
 
-def itl(run: Run, against: Run | None) -> Finding:
+def itl(run: Run, against: Run | None, stage: str | None = None) -> Finding:
     """Inter-token latency: step time by batch size, prefill interference, stalls, preemption.
 
     Of the mean gap; where that is as before, a percentile can still be worse, because the same work comes in fewer and
     longer gaps (prompts that are no longer computed in chunks): then of the tail.
+
+    Args:
+        stage: whose; None: the worst.
     """
     symptom = "inter-token latency"
-    stage = worst_stage(run, "itl_ms", against)
+    stage = stage or worst_stage(run, "itl_ms", against)
     if stage is None or run.records is None:
         return Finding(symptom, "not measured", "no percentile of ITL")
     take_apart = itl_parts
@@ -224,7 +231,11 @@ def _of_request(r: Mapping[str, float], steps: pl.DataFrame, cost: StepCost) -> 
 
 
 def itl_parts(run: Run, stage: str) -> Parts | None:
-    """Of the steps that hold decodes, each as often as it holds some; None without the step log."""
+    """Of the steps that hold decodes, each as often as it holds some; None without the step log.
+
+    A gap runs from the end of the step before, which gave the token before, to the end of the step itself: so it is one
+    whether or not an answer goes on after it.
+    """
     return _gaps(run, stage, 0.0)
 
 
@@ -239,8 +250,9 @@ def _gaps(run: Run, stage: str, least: float) -> Parts | None:
     if steps is None or run.steps is None:
         return None
     cost = fit(run.steps)
-    steps = steps.with_columns((pl.col("start_s").shift(-1) - pl.col("start_s")).alias("gap_s"))
-    steps = steps.filter((pl.col("decode_requests") > 0) & pl.col("gap_s").is_not_null() & (pl.col("running") > 0))
+    end_s = pl.col("start_s") + pl.col("duration_s")
+    steps = steps.with_columns((end_s - end_s.shift(1)).alias("gap_s"))
+    steps = steps.filter((pl.col("decode_requests") > 0) & pl.col("gap_s").is_not_null())
     if cost is None or not steps.height:
         return None
     if least:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pipeline.diagnosis.causes import CAUSES, Cause, Finding
@@ -17,6 +18,17 @@ def walk(run: Run, against: Run | None) -> list[Finding]:
     """P99 TTFT, inter-token latency, throughput, quality; before them what was asked otherwise of the engine."""
     findings = [step(run, against) for step in WALK]
     return findings if against is None else [_settings(run, against), *findings]
+
+
+def walk_held(run: Run, against: Run, stages: Mapping[str, str]) -> list[Finding]:
+    """Of latencies that a gate has found worse, and of no other symptom: what else differs between two short rounds may
+    be noise. Where that explains nothing, the whole walk.
+
+    Args:
+        stages: whose ``ttft`` and ``itl`` are worse.
+    """
+    findings = [step(run, against, stages[m]) for m, step in (("ttft", ttft), ("itl", itl)) if m in stages]
+    return [_settings(run, against), *findings] if named(findings) else walk(run, against)
 
 
 def _settings(run: Run, against: Run) -> Finding:

@@ -30,6 +30,7 @@ class Engine:
     blocks: int = 1000
     chunk: int = 64
     http_s: float = HTTP_S
+    output: int | None = None  # tokens of each answer; None: 6 to 10
     fails: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -48,7 +49,8 @@ class _Request:
 
 def run(engine: Engine, name: str = "run", requests: int = 160, gap_s: float = 0.12, burst: int = 1) -> Run:
     """``burst`` requests arrive together, every ``gap_s * burst``."""
-    todo = [_Request(f"r{i}", (i // burst) * burst * gap_s, 40 + (i * 37) % 120, 6 + i % 5, 0) for i in range(requests)]
+    todo = [_Request(f"r{i}", (i // burst) * burst * gap_s, 40 + (i * 37) % 120, engine.output or 6 + i % 5, 0)
+            for i in range(requests)]  # fmt: skip
     for r in todo:
         r.cached = int(engine.cached_share * r.prompt)
     waiting, running, ended, steps, now = list(todo), list[_Request](), list[_Request](), list[dict[str, Any]](), 0.0

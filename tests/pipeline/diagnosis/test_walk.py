@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from pipeline.diagnosis.causes import CAUSES
 from pipeline.diagnosis.inputs import Run
-from pipeline.diagnosis.latency import ttft_parts
+from pipeline.diagnosis.latency import itl_parts, ttft_parts
 from pipeline.diagnosis.steps import fit, stalled_s
-from pipeline.diagnosis.walk import as_json, named, text, walk
+from pipeline.diagnosis.walk import as_json, named, text, walk, walk_held
 from tests.pipeline.diagnosis.simulated import Engine, run
 from tests.pipeline.gate.factory import items
 
@@ -39,6 +40,17 @@ def test_the_parts_add_up_to_the_time_to_first_token() -> None:
     assert parts.ms["outside_engine"] == pytest.approx(2.0, abs=0.5)
 
 
+@pytest.mark.parametrize("output", [2, None])
+def test_the_parts_add_up_to_the_gap_between_tokens_of_the_shortest_answers_too(output: int | None) -> None:
+    simulated = run(Engine(output=output))
+    parts = itl_parts(simulated, "s")
+    assert parts is not None
+    assert simulated.records is not None
+    gaps = [b - a for t in simulated.records["token_times_s"] for a, b in pairwise(t)]
+    assert parts.total_ms == pytest.approx(1000 * sum(gaps) / len(gaps), rel=0.03)
+    assert sum(parts.ms.values()) == pytest.approx(parts.total_ms, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("fault", "symptom", "cause", "figure"),
     [
@@ -58,6 +70,19 @@ def test_what_grew_is_named(fault: Engine, symptom: str, cause: str, figure: str
     assert found.causes[0].code == cause, text(findings)
     assert figure in found.causes[0].figure
     assert len(found.causes) <= 3
+
+
+def test_a_slower_decode_is_named_where_no_answer_goes_on_after_its_second_token() -> None:
+    found = walk(run(Engine(decode_s=0.0016, fixed_s=0.0088, output=2)), run(Engine(output=2), "clean"))[2]
+    assert (found.state, found.causes[0].code) == ("worse", "decode_compute"), text([found])
+
+
+def test_only_latencies_that_a_gate_holds_are_named_unless_they_explain_nothing() -> None:
+    slower, clean = run(Engine(token_s=0.00048, decode_s=0.0016), burst=4), run(CLEAN, "clean", burst=4)
+    assert [f.symptom for f in walk_held(slower, clean, {"itl": "s"})] == ["settings", "inter-token latency"]
+    assert [c.code for c in named(walk_held(slower, clean, {"ttft": "s"}))] == ["prefill_compute"]
+    assert walk_held(slower, clean, {}) == walk(slower, clean)
+    assert walk_held(slower, clean, {"itl": "of another profile"}) == walk(slower, clean)
 
 
 @pytest.mark.parametrize("burst", [1, 4])
