@@ -157,13 +157,17 @@ def _with_work(verdict: Verdict, reason: str, work: Sequence[Counted]) -> tuple[
 
 
 def held_stages(look: Look, params: AbParams) -> dict[str, str]:
-    """Of each metric that holds, the stage that it has grown most in."""
+    """Of each latency that holds, ``ttft`` and ``itl``, the stage that it has grown most in. Where only throughput
+    holds, both of its stage: it is what they leave.
+    """
     failing = [
         (c.ratio.ratio if c.ratio else math.inf, stage, figure.partition("-")[0])
         for (stage, figure), c in look.compared.items()
         if c.outcome == "fail" and figure in params.blocking.get(stage, [])
     ]
-    return {metric: stage for _, stage, metric in sorted(failing)}
+    grown = {metric: stage for _, stage, metric in sorted(failing)}
+    throughput = grown.pop(THROUGHPUT, None)
+    return grown if grown or throughput is None else {"ttft": throughput, "itl": throughput}
 
 
 def _words(name: Name) -> str:

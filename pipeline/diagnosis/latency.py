@@ -210,7 +210,9 @@ def _of_request(r: Mapping[str, float], steps: pl.DataFrame, cost: StepCost) -> 
     end = r["first_token_s"]
     begin = end - r["prefill_s"]
     mine = steps.filter((pl.col("start_s") + pl.col("duration_s") > begin) & (pl.col("start_s") < end))
-    out = {"queue": r["queued_s"], "outside_engine": r["client_ttft_s"] - r["queued_s"] - r["prefill_s"]}
+    waited_s, stalled_before_s = _before_it_was_seen(r, steps, cost, begin)
+    outside_s = r["client_ttft_s"] - r["queued_s"] - r["prefill_s"] - waited_s
+    out = {"queue": r["queued_s"] + waited_s - stalled_before_s, "outside_engine": outside_s}
     preempted = min(r["preempted_s"] or 0.0, r["prefill_s"])
     own = max(1.0, r["prompt_tokens"] - (r["cached_tokens"] or 0))
     prefill = mine["prefill_tokens"].to_numpy()
@@ -224,10 +226,26 @@ def _of_request(r: Mapping[str, float], steps: pl.DataFrame, cost: StepCost) -> 
     out["prefill_compute"] = share * float(by_prefill.sum())
     out["behind_prefill"] = (1 - share) * float(by_prefill.sum())
     out["decodes_beside"] = float(by_decodes.sum())
-    out["stall"] = float(stall.sum())
+    out["stall"] = float(stall.sum()) + stalled_before_s
     out["preempted"] = preempted
     out["between_steps"] = max(0.0, r["prefill_s"] - preempted - float(took.sum()))
     return out
+
+
+def _before_it_was_seen(
+    r: Mapping[str, float], steps: pl.DataFrame, cost: StepCost, begin: float
+) -> tuple[float, float]:
+    """Seconds that a request lay in the engine's letter box until the step that ran when it came was over, since the
+    engine sees what has come between two steps; and how many of them that step stalled.
+    """
+    seen = begin - r["queued_s"]
+    end_s = pl.col("start_s") + pl.col("duration_s")
+    last = steps.filter((pl.col("start_s") < seen) & (end_s > r["received_s"]) & (end_s <= begin)).tail(1)
+    if not last.height:
+        return 0.0, 0.0
+    ended = last["start_s"][0] + last["duration_s"][0]
+    waited = max(0.0, min(ended, seen) - max(last["start_s"][0], r["received_s"]))
+    return waited, min(waited, float(stalled_s(last, cost)[0]))
 
 
 def itl_parts(run: Run, stage: str) -> Parts | None:

@@ -221,3 +221,22 @@ def test_answers_that_could_not_be_compared_are_no_ship() -> None:
     assert found["verdict"] == "undecided"
     assert found["reason"].startswith("the answers could not be compared: the server of b ended (latency alone: ship")
     assert "verdict" not in without_answers("hold", "slower", error)
+
+
+@pytest.mark.parametrize(
+    ("slower", "stages"),
+    [
+        (PREFILL, {"ttft": "prefill"}),
+        (DECODE | {("decode", "throughput"): 1.10}, {"itl": "decode"}),
+        ({("decode", "throughput"): 1.10}, {"ttft": "decode", "itl": "decode"}),  # what throughput is made of
+    ],
+)
+def test_the_latencies_that_hold_are_the_ones_taken_apart(
+    slower: dict[tuple[str, str], float], stages: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr("pipeline.ab.compare.cause_of", lambda *args: asked.append(args))
+    value = compared(Machine(slower), tmp_path)
+    ((_, pairs, _, given),) = asked
+    assert given == stages
+    assert len(pairs) == value["looks"]["taken"][-1]["pairs"]

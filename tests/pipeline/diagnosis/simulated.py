@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +44,7 @@ class _Request:
     output: int
     cached: int
     computed: int = 0
+    seen: float = math.inf  # when the engine, between two steps, took note of it
     admitted: float | None = None
     tokens: list[float] = field(default_factory=list)
 
@@ -57,7 +59,10 @@ def run(engine: Engine, name: str = "run", requests: int = 160, gap_s: float = 0
     while waiting or running:
         if not running and waiting[0].due > now:
             now = waiting[0].due
-        while waiting and waiting[0].due + engine.http_s / 2 <= now and len(running) < min(engine.slots, engine.admits):
+        for r in waiting:
+            if r.due + engine.http_s / 2 <= now:
+                r.seen = min(r.seen, now)
+        while waiting and waiting[0].seen <= now and len(running) < min(engine.slots, engine.admits):
             r = waiting.pop(0)
             r.admitted, r.computed = now, r.cached
             running.append(r)
@@ -113,7 +118,7 @@ def _run(engine: Engine, name: str, todo: list[_Request], steps: list[dict[str, 
             {
                 "id": r.id, "received_s": r.due, "first_token_s": r.tokens[0], "ended_s": r.tokens[-1],
                 "prompt_tokens": r.prompt, "cached_tokens": r.cached, "output_tokens": len(r.tokens),
-                "queued_s": max(0.0, r.admitted - r.due - engine.http_s / 2), "prefill_s": r.tokens[0] - r.admitted,
+                "queued_s": r.admitted - r.seen, "prefill_s": r.tokens[0] - r.admitted,
                 "decode_s": r.tokens[-1] - r.tokens[0], "preempted_s": 0.0, "num_preemptions": 0,
             }
         )  # fmt: skip

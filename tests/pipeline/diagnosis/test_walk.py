@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import polars as pl
 import pytest
 
 from pipeline.diagnosis.causes import CAUSES
@@ -70,6 +71,20 @@ def test_what_grew_is_named(fault: Engine, symptom: str, cause: str, figure: str
     assert found.causes[0].code == cause, text(findings)
     assert figure in found.causes[0].figure
     assert len(found.causes) <= 3
+
+
+def test_what_a_stall_keeps_waiting_is_counted_with_it_though_the_engine_has_not_seen_it_yet() -> None:
+    stalling, clean = run(Engine(stall_every=6, http_s=0.0)), run(Engine(http_s=0.0), "clean")
+    parts, before = ttft_parts(stalling, "s"), ttft_parts(clean, "s")
+    assert parts is not None
+    assert before is not None
+    assert stalling.requests is not None
+    unseen = stalling.requests["first_token_s"] - stalling.requests.select(
+        pl.col("received_s") + pl.col("queued_s") + pl.col("prefill_s")).to_series()  # fmt: skip
+    assert unseen.max() > 0.2  # most of a stall
+    assert parts.ms["stall"] > 200
+    assert parts.ms["outside_engine"] == pytest.approx(before.ms["outside_engine"], abs=2)
+    assert sum(parts.ms.values()) == pytest.approx(parts.total_ms, rel=0.05)
 
 
 def test_a_slower_decode_is_named_where_no_answer_goes_on_after_its_second_token() -> None:
