@@ -235,8 +235,8 @@ def _of_request(r: Mapping[str, float], steps: pl.DataFrame, cost: StepCost) -> 
 def _before_it_was_seen(
     r: Mapping[str, float], steps: pl.DataFrame, cost: StepCost, begin: float
 ) -> tuple[float, float]:
-    """Seconds that a request lay in the engine's letter box until the step that ran when it came was over, since the
-    engine sees what has come between two steps; and how many of them that step stalled.
+    """Seconds that a request waited, not yet in the queue, until the step that ran when it came was over, since the
+    engine takes in new requests between two steps; and how many of them that step stalled.
     """
     seen = begin - r["queued_s"]
     end_s = pl.col("start_s") + pl.col("duration_s")
