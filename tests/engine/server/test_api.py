@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import socket
 from collections.abc import Iterator
@@ -227,18 +226,22 @@ def test_a_client_that_leaves_frees_its_blocks(server: Booted) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_while_waiting(server: Booted, stream: bool) -> None:
-    """While all slots are taken: a try in which a paused machine let them become free meanwhile is made again."""
+    """While all slots are taken: the engine stands still from the moment the client waits until it has left. A try in
+    which the slots had become free by then is made again.
+    """
     body = {"model": MODEL, "prompt": "waits", "max_tokens": 500, "ignore_eos": True, "stream": stream}
+    url = f"http://127.0.0.1:{server.port}/v1/completions"
     for _ in range(TRIES):
         idle(server)
         before, ended = server.metric("generation_tokens_total"), choices_ended(server)
-        with ThreadPoolExecutor(1) as pool, httpx.Client(timeout=httpx.Timeout(60, read=0.2)) as client:
+        with ThreadPoolExecutor(2) as pool, httpx.Client(timeout=httpx.Timeout(60, read=0.5)) as client:
             busy = pool.submit(server.complete, "busy", n=16, max_tokens=500)  # takes every slot
             until(lambda: server.metric("num_requests_running") == 16 or busy.done())  # noqa: B023 (called at once)
-            with contextlib.suppress(httpx.ReadTimeout):
-                client.post(f"http://127.0.0.1:{server.port}/v1/completions", json=body)
-            until(lambda n=ended: choices_ended(server) > n)  # type: ignore[misc]
-            waited = not busy.done()
+            leaving = pool.submit(client.post, url, json=body)
+            until(lambda: server.metric("num_requests_waiting") == 1 or busy.done())  # noqa: B023 (called at once)
+            with halted(server):
+                left = isinstance(leaving.exception(), httpx.ReadTimeout)
+                waited = left and not busy.done()
             assert busy.result().status_code == 200
         until(lambda n=ended: choices_ended(server) == n + 17)  # type: ignore[misc]
         idle(server)
